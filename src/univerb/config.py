@@ -1,0 +1,41 @@
+"""The settings that are saved beside weights, each with the range it may take."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Mode = Literal["atomic", "unfold", "verify"]
+
+
+class Profile(BaseModel):
+    """How a model is meant to decode when nobody says otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    mode: Mode = "unfold"
+    """`atomic` feeds a phrase as one vector, `unfold` as its tokens in one pass."""
+    tolerance: float = Field(default=0.9, ge=0.0, le=1.0)
+    """`unfold` keeps a token whose probability is at least (1 - tolerance) of the best one's."""
+    phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
+    """Added to the logit of every phrase in `unfold` and `verify`."""
+
+
+class EncoderConfig(BaseModel):
+    """What a phrase encoder is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    layers: int = Field(default=2, ge=1, le=256)
+    """How many of the backbone's first layers it begins as; ignored with a body of its own."""
+    heads: Literal["split", "tied"] = "split"
+    """`tied`: one vector for input and output, as in the paper; `split`: one for each."""
+    projector: Literal["linear", "act_linear", "mlp2"] = "act_linear"
+    """The tied head's shape (METHOD A.2)."""
+    activation: Literal["relu", "tanh"] = "relu"
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
+    """Where the split head's bias starts: low, so that a fresh head does not flood the softmax."""
+    count_correction: bool = False
+    """Subtract log n, where n counts the active phrases that share a first token."""
+    trained_steps: int = Field(default=0, ge=0)
+    """0 means untrained; the command line says so."""

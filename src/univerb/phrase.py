@@ -1,0 +1,89 @@
+"""Documents, and the phrases that are taken from them.
+
+A phrase is a tuple of the LM's own token ids (its key) and the text they spell. It carries every
+place it was found at, so that whatever a model writes with it can be traced to its source.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from univerb.errors import DocumentError, PhraseError
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with a name; spans point into `text`."""
+
+    text: str
+    name: str = "text"
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise DocumentError(
+                f"document {self.name!r} is empty. Leave it out, or check how it was read."
+            )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A stretch of a document, in characters: `document.text[start:end]`, no leading space."""
+
+    document: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A text span that can be one vocabulary item.
+
+    Two phrases are equal when their ids are: text, sources and weight do not take part.
+    """
+
+    ids: tuple[int, ...]
+    """The LM's token ids, leading-space token included: the phrase's identity."""
+    text: str
+    """What the ids spell, including any leading space."""
+    sources: tuple[Span, ...] = ()
+    """Every place the phrase was found at."""
+    weight: float = 0.0
+    """Added to the phrase's logit; 0 is neutral."""
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise PhraseError(
+                f"phrase {self.text!r} has no tokens. A phrase needs at least one; drop it."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Phrase) and self.ids == other.ids
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def merged(self, other: Self) -> Self:
+        """Return this phrase with the sources of both and the larger weight in size."""
+        if not other.sources and not other.weight:
+            return self
+        sources = tuple(dict.fromkeys(self.sources + other.sources))
+        return replace(self, sources=sources, weight=max(self.weight, other.weight, key=abs))
+
+    def cut(self, text: str, ids: tuple[int, ...]) -> Self:
+        """Return the part of this phrase that begins it, its sources cut to that part.
+
+        Args:
+            text: The part's text, a prefix of this phrase's.
+            ids: The part's ids.
+
+        Returns:
+            A phrase whose spans cover exactly the part.
+        """
+        length = len(text.strip())
+        sources = tuple(replace(span, end=span.start + length) for span in self.sources)
+        return replace(self, ids=ids, text=text, sources=sources)

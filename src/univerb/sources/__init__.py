@@ -1,0 +1,1 @@
+"""Text to phrases: documents from files, n-grams, lists; no torch."""

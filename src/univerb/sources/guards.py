@@ -1,0 +1,87 @@
+"""What may be a phrase: the rules that keep useless or harmful spans out of a vocabulary."""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Scripts written without spaces between words; each of their characters counts as a word.
+_UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3400, 0x4DBF),  # Han, extension A
+    (0x4E00, 0x9FFF),  # Han
+    (0xF900, 0xFAFF),  # Han, compatibility
+    (0x20000, 0x3FFFF),  # Han, further extensions
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Which spans may become phrases; each rule can be switched off."""
+
+    min_tokens: int = 2
+    """Shorter spans duplicate V."""
+    word_boundaries: bool = True
+    """Begin and end where words do."""
+    whole_characters: bool = True
+    """Never begin or end inside a UTF-8 character."""
+    no_special: bool = True
+    """Contain no special token."""
+    no_newline: bool = True
+    """Stay within a line."""
+    no_digits: bool = True
+    """Do not merge bare numbers: it ruins arithmetic."""
+
+    def objection(self, ids: Sequence[int], text: str, special_ids: frozenset[int]) -> str | None:
+        """Say why a span alone is no phrase, or None if it is one.
+
+        Args:
+            ids: The span's token ids.
+            text: The span's text.
+            special_ids: The tokenizer's special tokens.
+
+        Returns:
+            The reason in a few words. Boundary rules need the text around a span and are
+            checked where it is cut out.
+        """
+        if len(ids) < self.min_tokens:
+            return f"it has fewer than {self.min_tokens} tokens"
+        if self.no_special and not special_ids.isdisjoint(ids):
+            return "it contains a special token"
+        if self.no_newline and "\n" in text:
+            return "it contains a line break"
+        if self.whole_characters and "\N{REPLACEMENT CHARACTER}" in text:
+            return "it is not valid UTF-8"
+        if self.no_digits and is_number(text):
+            return "it is a bare number"
+        return None
+
+
+def is_number(text: str) -> bool:
+    """Tell whether digits are all that a text has besides spaces and punctuation."""
+    letters = [character for character in text if character.isalnum()]
+    return bool(letters) and all(character.isdigit() for character in letters)
+
+
+def is_unspaced(character: str) -> bool:
+    """Tell whether a character belongs to a script that writes words without spaces."""
+    code = ord(character)
+    return code >= 0x0E00 and any(low <= code <= high for low, high in _UNSPACED)
+
+
+def is_word_boundary(text: str, position: int) -> bool:
+    """Tell whether a word may begin or end at a position of a text."""
+    if position <= 0 or position >= len(text):
+        return True
+    before, after = text[position - 1], text[position]
+    if unicodedata.combining(after):
+        return False
+    if is_unspaced(before) or is_unspaced(after):
+        return True
+    return not (_in_word(before) and _in_word(after))
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or unicodedata.combining(character) != 0

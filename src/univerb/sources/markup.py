@@ -1,0 +1,119 @@
+"""Markdown and HTML to the plain text they show, one blank line between blocks."""
+
+import re
+from collections.abc import Iterable
+from html.parser import HTMLParser
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+_DROPPED = frozenset({"script", "style", "template"})
+_IN_HEAD = _DROPPED | {"base", "head", "link", "meta", "noscript", "title"}
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|body|caption|center|d[dlt]|details|dialog|dir|div|fieldset|"
+    "figcaption|figure|footer|form|h[1-6r]|head|header|hgroup|html|legend|li|main|menu|nav|ol|"
+    "optgroup|option|p|pre|search|section|select|summary|t[dhr]|table|tbody|textarea|tfoot|thead|"
+    "title|ul"
+)
+_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
+
+
+def markdown_text(source: str) -> str:
+    """Turn Markdown into plain text.
+
+    Args:
+        source: CommonMark, with tables and strikethrough.
+
+    Returns:
+        Headings, paragraphs, list items and table cells, each a block of its own. Code blocks and
+        images are left out; embedded HTML is converted too.
+    """
+    blocks: list[str] = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(source):
+        if token.type == "inline":
+            blocks.append(_block(_inline_text(token.children or [])))
+        elif token.type == "html_block":
+            blocks.append(html_text(token.content))
+    return "\n\n".join(filter(None, blocks))
+
+
+def html_text(source: str) -> str:
+    """Turn HTML into plain text.
+
+    Args:
+        source: A page or a fragment; it need not be well-formed.
+
+    Returns:
+        The title and the body, each block element a block of its own. Scripts, styles and
+        templates are left out; space is collapsed, except for the line breaks of `<pre>`.
+    """
+    parser = _TextParser()
+    parser.feed(source)
+    parser.close()
+    parser.end_block()
+    return "\n\n".join(parser.blocks)
+
+
+class _TextParser(HTMLParser):
+    """Collects the text of each block element."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.blocks: list[str] = []
+        self._parts: list[str] = []
+        self._open: dict[str, int] = {}
+        self._in_head = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin a block or a line where the element does."""
+        # The head's end tag may be missing: whatever belongs elsewhere ends it too.
+        self._in_head = tag == "head" or (self._in_head and tag in _IN_HEAD)
+        if tag in _DROPPED or tag in {"pre", "title"}:
+            self._open[tag] = self._open.get(tag, 0) + 1
+        if _BLOCK.fullmatch(tag):
+            self.end_block()
+        elif tag == "br":
+            self._parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a block where the element does."""
+        if self._open.get(tag):
+            self._open[tag] -= 1
+        if _BLOCK.fullmatch(tag):
+            self.end_block()
+        self._in_head = self._in_head and tag != "head"
+
+    def handle_data(self, data: str) -> None:
+        """Keep a text that a browser would show."""
+        if any(map(self._open.get, _DROPPED)) or (self._in_head and not self._open.get("title")):
+            return
+        self._parts.append(data if self._open.get("pre") else data.replace("\n", " "))
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read `<![…>` as browsers do, as a comment; the inherited method fails on some."""
+        return self.parse_bogus_comment(i, report)
+
+    def end_block(self) -> None:
+        """Close the current block, if it has text."""
+        block = _block("".join(self._parts))
+        if block:
+            self.blocks.append(block)
+        self._parts.clear()
+
+
+def _inline_text(tokens: Iterable[Token]) -> str:
+    parts: list[str] = []
+    for token in tokens:
+        if token.type in {"text", "code_inline"}:
+            parts.append(token.content)
+        elif token.type == "softbreak":
+            parts.append(" ")
+        elif token.type == "hardbreak":
+            parts.append("\n")
+        elif token.type == "html_inline":
+            parts.append("\n" if _LINE_BREAK.match(token.content) else "")
+    return "".join(parts)
+
+
+def _block(text: str) -> str:
+    return "\n".join(" ".join(line.split()) for line in text.split("\n")).strip()

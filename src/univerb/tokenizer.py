@@ -1,0 +1,105 @@
+"""The LM's tokenizer as a plain function pair: text to ids with offsets, ids to text.
+
+It is a private copy of the Rust tokenizer, so that padding or truncation set elsewhere on the
+user's object cannot reach it, and it needs no torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+
+class Encoded(NamedTuple):
+    """Token ids and, for each, its character range in the text that was given."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class Tokenizer:
+    """Text <-> ids of one LM, reading and writing as if in the middle of a text."""
+
+    def __init__(self, rust: tokenizers.Tokenizer, special_ids: Iterable[int] = ()) -> None:
+        self._rust = tokenizers.Tokenizer.from_str(rust.to_str())
+        self._rust.no_padding()
+        self._rust.no_truncation()
+        self.special_ids = frozenset(special_ids)
+        # SentencePiece-style tokenizers put a space before the text by themselves and drop it
+        # again when decoding; byte-level ones do neither.
+        self.adds_space = self._rust.encode("a", add_special_tokens=False).tokens[:1] == ["▁a"]
+        self._anchor = self.encode("\n").ids
+        self._anchor_text = self._decode(self._anchor)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Read a tokenizer.json; its own flags say which tokens are special."""
+        rust = tokenizers.Tokenizer.from_file(str(path))
+        added = rust.get_added_tokens_decoder()
+        return cls(rust, [token_id for token_id, token in added.items() if token.special])
+
+    def encode(self, text: str) -> Encoded:
+        """Tokenize a text as it stands, without special tokens."""
+        encoding = self._rust.encode(text, add_special_tokens=False)
+        return Encoded(encoding.ids, encoding.offsets)
+
+    def encode_inside(self, text: str) -> Encoded:
+        """Tokenize a text as if a word stood before it: its first word carries its space too.
+
+        Args:
+            text: The text, without the space.
+
+        Returns:
+            Ids and offsets; the offsets are those of the given text.
+        """
+        if self.adds_space or text[:1].isspace():
+            return self.encode(text)
+        ids, offsets = self.encode(" " + text)
+        return Encoded(ids, [(max(start - 1, 0), end - 1) for start, end in offsets])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return what the ids spell in the middle of a text, a leading space included."""
+        # Decoded behind a fixed anchor: SentencePiece drops the space of a first token.
+        text = self._decode([*self._anchor, *ids])
+        return text.removeprefix(self._anchor_text)
+
+    def stream(self) -> "TextStream":
+        """Start turning ids into text piece by piece."""
+        return TextStream(self._rust, self._anchor)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the vocabulary, the same for equal tokenizers wherever they lie."""
+        vocabulary = sorted(self._rust.get_vocab(with_added_tokens=True).items())
+        return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """Return the tokenizer as the JSON that the tokenizers library reads."""
+        return str(self._rust.to_str())
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._rust.decode(ids, skip_special_tokens=False))
+
+
+class TextStream:
+    """Ids in, text out, never half a character: what is incomplete waits for the next ids."""
+
+    def __init__(self, rust: tokenizers.Tokenizer, anchor: Sequence[int]) -> None:
+        self._rust = rust
+        self._ids: list[int] = list(anchor)
+        self._stream = DecodeStream(ids=list(anchor), skip_special_tokens=False)
+        self._length = len(rust.decode(self._ids, skip_special_tokens=False))
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Add ids and return the text that has become certain."""
+        self._ids.extend(ids)
+        text = self._stream.step(self._rust, list(ids)) or ""
+        self._length += len(text)
+        return text
+
+    def flush(self) -> str:
+        """Return what is still held back at the end of the text."""
+        return str(self._rust.decode(self._ids, skip_special_tokens=False))[self._length :]
