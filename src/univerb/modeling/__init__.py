@@ -1,0 +1,1 @@
+"""Vectors for phrases: encoder, heads, table, and the LM that they join."""

@@ -1,0 +1,219 @@
+"""An encoder on disk: safetensors and JSON, written atomically, checked when read, no pickle.
+
+encoder.safetensors       the weights, token embeddings left out where the LM's are used
+encoder_tokenizer.json    only for an encoder with a tokenizer of its own
+univerb.json              versions, settings, the backbone it belongs to, sha256 of the files;
+                          written last, so a folder that has it is complete
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from univerb._version import __version__
+from univerb.config import EncoderConfig, Profile
+from univerb.errors import CheckpointError
+from univerb.modeling.encoder import PhraseEncoder, shallow_body
+from univerb.modeling.heads import make_heads
+from univerb.tokenizer import Tokenizer
+
+FORMAT = 1
+CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
+
+
+class Backbone(BaseModel):
+    """The LM that an encoder belongs to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    model_type: str
+    hidden_size: int = Field(ge=1, le=1 << 20)
+    static_size: int = Field(ge=1, le=1 << 30)
+    tokenizer: str
+    """Fingerprint of the tokenizer's vocabulary."""
+
+
+class Card(BaseModel):
+    """The content of univerb.json."""
+
+    format: int = Field(ge=1)
+    univerb: str = __version__
+    backbone: Backbone
+    encoder: EncoderConfig
+    profile: Profile
+    body: dict[str, Any] | None = None
+    """The HF config of a body of its own; None for the backbone's first layers."""
+    sha256: dict[str, str]
+
+
+def write_checkpoint(
+    folder: Path, encoder: PhraseEncoder, backbone: Backbone, profile: Profile
+) -> None:
+    """Save an encoder.
+
+    Args:
+        folder: Where to; made if it is not there.
+        encoder: The encoder.
+        backbone: The LM that it belongs to.
+        profile: How the pair is meant to decode.
+
+    Raises:
+        CheckpointError: If the folder cannot be written.
+    """
+    body = encoder.body.config.to_dict() if encoder.tokenizer else None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {k: v.detach().cpu().contiguous() for k, v in encoder.state_dict().items()}
+        save_file(tensors, folder / WEIGHTS)
+        names = [WEIGHTS]
+        if encoder.tokenizer:
+            _replace(folder / OWN_TOKENIZER, encoder.tokenizer.to_json())
+            names.append(OWN_TOKENIZER)
+        card = Card(
+            format=FORMAT,
+            backbone=backbone,
+            encoder=encoder.config,
+            profile=profile,
+            body=body,
+            sha256={name: _sha256(folder / name) for name in names},
+        )
+        _replace(folder / CARD, card.model_dump_json(indent=2) + "\n")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write the encoder to {str(folder)!r}: {error}. "
+            "Give a folder that can be written, with enough space."
+        ) from error
+
+
+def read_card(folder: Path) -> Card:
+    """Read univerb.json.
+
+    Args:
+        folder: The checkpoint's folder.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: If it is missing, damaged, or of a newer format.
+    """
+    try:
+        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
+        ) from error
+    given = raw.get("format") if isinstance(raw, dict) else None
+    if isinstance(given, int) and given > FORMAT:
+        raise CheckpointError(
+            f"{str(folder)!r} has format {given}; univerb {__version__} reads up to {FORMAT}. "
+            "Upgrade univerb."
+        )
+    try:
+        return Card.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(
+            f"{CARD} in {str(folder)!r} is damaged: {where}: {first['msg']}. "
+            "Save the encoder again, or get a fresh copy."
+        ) from error
+
+
+def read_checkpoint(
+    folder: Path, model: PreTrainedModel, backbone: Backbone
+) -> tuple[PhraseEncoder, Profile]:
+    """Load an encoder for a backbone.
+
+    Args:
+        folder: The checkpoint's folder.
+        model: The LM that it will join.
+        backbone: That LM's description, compared with the one that the encoder was saved for.
+
+    Returns:
+        The encoder, on the model's device and in its dtype, and the saved profile.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged or made for another backbone.
+    """
+    card = read_card(folder)
+    _check_backbone(card.backbone, backbone)
+    for name in [WEIGHTS] if card.body is None else [WEIGHTS, OWN_TOKENIZER]:
+        _check_file(folder / name, card.sha256.get(name, "none"))
+    body, own = _body(card, folder, model)
+    heads = make_heads(
+        body.config.get_text_config().hidden_size, backbone.hidden_size, card.encoder
+    )
+    encoder = PhraseEncoder(body, heads, card.encoder, own)
+    try:
+        encoder.load_state_dict(load_file(folder / WEIGHTS), strict=True)
+    except (SafetensorError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{WEIGHTS} in {str(folder)!r} does not fit its {CARD}: "
+            f"{str(error).splitlines()[0]} Get a fresh copy."
+        ) from error
+    return encoder.to(device=model.device, dtype=model.dtype).eval(), card.profile
+
+
+def _body(
+    card: Card, folder: Path, model: PreTrainedModel
+) -> tuple[PreTrainedModel, Tokenizer | None]:
+    if card.body is None:
+        return shallow_body(model, card.encoder.layers), None
+    # Keys with an underscore or auto_map could make transformers run code named in the file.
+    safe = {k: v for k, v in card.body.items() if not k.startswith("_") and k != "auto_map"}
+    try:
+        config = AutoConfig.for_model(safe.pop("model_type"), **safe)
+        own = Tokenizer(tokenizers.Tokenizer.from_file(str(folder / OWN_TOKENIZER)))
+        return AutoModel.from_config(config, dtype=model.dtype), own
+    except Exception as error:  # the Rust tokenizer raises bare Exceptions
+        raise CheckpointError(
+            f"the encoder's own body in {str(folder)!r} cannot be built: {error}. Get a fresh copy."
+        ) from error
+
+
+def _check_backbone(saved: Backbone, given: Backbone) -> None:
+    for field in ("model_type", "hidden_size", "static_size", "tokenizer"):
+        was, is_now = getattr(saved, field), getattr(given, field)
+        if was != is_now:
+            raise CheckpointError(
+                f"this encoder was made for {saved.name!r} ({field} {was}), not for "
+                f"{given.name!r} ({field} {is_now}). Load it with its own backbone."
+            )
+
+
+def _check_file(path: Path, expected: str) -> None:
+    try:
+        found = _sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} cannot be read. Get a fresh copy.") from error
+    if found != expected:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged: its sha256 is {found[:12]}…, not {expected[:12]}…. "
+            "Get a fresh copy."
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a text file in one step: readers see the old or the new one, never a half."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(name, path)

@@ -1,0 +1,274 @@
+"""DynamicLM: a causal LM, untouched, with a phrase encoder beside it (paper, section 2)."""
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers import PreTrainedTokenizerFast as HFTokenizer
+
+from univerb.config import EncoderConfig, Profile
+from univerb.errors import ModelError, PhraseError, PromptError, VocabularyError
+from univerb.locations import DEFAULT_MODEL, packaged_encoder
+from univerb.modeling.backbones import load_backbone
+from univerb.modeling.checkpoint import CARD, Backbone, read_card, read_checkpoint, write_checkpoint
+from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
+from univerb.modeling.table import PhraseTable
+from univerb.phrase import Phrase
+from univerb.sources.collection import PhraseItem, collect_phrases
+from univerb.sources.ngrams import PhraseSource
+from univerb.tokenizer import Tokenizer
+from univerb.vocabulary import DynamicVocabulary
+
+UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
+"""An untrained output head scores a phrase as its first token minus 3; the bias lets it be
+proposed, and the tolerance leaves the rest to the LM."""
+
+
+class DynamicLM:
+    """A causal LM that can read and write phrases as single vocabulary items.
+
+    The model is the user's own object and stays as it is: with no phrases its logits and its
+    text are bit for bit what they were.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        hf_tokenizer: HFTokenizer,
+        encoder: PhraseEncoder,
+        profile: Profile,
+    ) -> None:
+        self.model = model
+        self.hf_tokenizer = hf_tokenizer
+        self.encoder = encoder
+        self.profile = profile
+        self.tokenizer = Tokenizer(hf_tokenizer.backend_tokenizer, hf_tokenizer.all_special_ids)
+        self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
+        self._tables: weakref.WeakKeyDictionary[DynamicVocabulary, PhraseTable] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+
+    @classmethod
+    def wrap(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: HFTokenizer,
+        encoder: PhraseEncoder | EncoderConfig | None = None,
+        profile: Profile | None = None,
+    ) -> Self:
+        """Put a phrase encoder beside a model that you loaded yourself.
+
+        Args:
+            model: Any HF causal LM; it is neither changed nor copied.
+            tokenizer: Its fast tokenizer.
+            encoder: An encoder, or settings for a fresh one made of the model's first layers.
+            profile: How to decode by default.
+
+        Returns:
+            The pair.
+
+        Raises:
+            ModelError: If the model or tokenizer cannot be used.
+        """
+        _check_usable(model, tokenizer)
+        if not isinstance(encoder, PhraseEncoder):
+            encoder = PhraseEncoder.from_backbone(model, encoder)
+        return cls(model, tokenizer, encoder, profile or UNTRAINED_PROFILE)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str = DEFAULT_MODEL,
+        *,
+        backbone: str | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        offline: bool | None = None,
+    ) -> Self:
+        """Load a saved encoder with its backbone, or a bare LM with an untrained encoder.
+
+        Args:
+            name: A folder that `save_pretrained` wrote, or a backbone (folder, default model's
+                name or Hub id).
+            backbone: Another place for the encoder's backbone than the one it was saved with.
+            device: Where to put it, as torch names devices.
+            dtype: float32, bfloat16 or float16.
+            offline: Never contact the Hub; by default as the environment says.
+
+        Returns:
+            The pair, ready to generate.
+        """
+        given = Path(name).expanduser()
+        folder = given if (given / CARD).is_file() else packaged_encoder(name)
+        lm_name = backbone or (read_card(folder).backbone.name if folder else name)
+        model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
+        # What load_backbone was given, so that a saved encoder finds its way back.
+        model.name_or_path = lm_name
+        if folder is None:
+            return cls.wrap(model, tokenizer)
+        _check_usable(model, tokenizer)
+        description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
+        encoder, profile = read_checkpoint(folder, model, description)
+        return cls(model, tokenizer, encoder, profile)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the encoder, its settings and its backbone's name; the backbone itself is not."""
+        description = describe(self.model, self.tokenizer)
+        write_checkpoint(Path(folder), self.encoder, description, self.profile)
+
+    @property
+    def static_size(self) -> int:
+        """|V|, counted in rows of the output matrix: the first phrase has this id."""
+        return int(self.embeddings.output_weight.shape[0])
+
+    @property
+    def context_size(self) -> int:
+        """How many positions the LM can see."""
+        config = self.model.config.get_text_config()
+        return int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text, as the model's generation config says."""
+        given = self.model.generation_config.eos_token_id
+        return frozenset([given] if isinstance(given, int) else given or [])
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder has been trained at all."""
+        return self.encoder.config.trained_steps > 0
+
+    def vocabulary(
+        self,
+        items: Iterable[PhraseItem] = (),
+        *,
+        source: PhraseSource | None = None,
+        max_phrases: int | None = None,
+    ) -> DynamicVocabulary:
+        """Make a vocabulary of phrases from documents, phrase texts and phrases.
+
+        Args:
+            items: What to take phrases from.
+            source: How to find the phrases of a document; all 2-8-token n-grams by default.
+            max_phrases: Keep at most so many, most often found first.
+
+        Returns:
+            A vocabulary for this LM. Its phrases are encoded when it is first used.
+        """
+        phrases = collect_phrases(items, self.tokenizer, source, max_phrases)
+        for phrase in phrases:
+            if len(phrase) >= self.context_size:
+                raise PhraseError(
+                    f"phrase {phrase.text[:40]!r}… has {len(phrase)} tokens; the context of the "
+                    f"LM has {self.context_size}. Cut it into shorter phrases."
+                )
+        return DynamicVocabulary(self.static_size, phrases)
+
+    def table(self, vocabulary: DynamicVocabulary) -> PhraseTable:
+        """Return the vectors of a vocabulary, encoded once and kept as long as it lives."""
+        if vocabulary.static_size != self.static_size:
+            raise VocabularyError(
+                f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
+                f"{self.static_size}. Make it with lm.vocabulary(...)."
+            )
+        with self._lock:
+            if vocabulary not in self._tables:
+                # The table must not keep its key alive, or the dictionary would never let go.
+                self._tables[vocabulary] = PhraseTable(
+                    weakref.proxy(vocabulary),
+                    self.encode,
+                    bias=lambda: float(self.encoder.heads.bias),
+                    count_correction=self.encoder.config.count_correction,
+                )
+            return self._tables[vocabulary]
+
+    def encode(self, phrases: Sequence[Phrase]) -> Vectors:
+        """Return input and output vectors of phrases, in order."""
+        return self.encoder.encode(phrases, self.embeddings)
+
+    def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
+        """Score every position against V' = V + P.
+
+        Args:
+            ids: Unit ids (B, T): tokens, or phrases as |V| + index.
+            vocabulary: The phrases; None for the bare LM.
+
+        Returns:
+            Logits (B, T, V + P).
+        """
+        view = self.table(vocabulary).view() if vocabulary is not None else None
+        if view is None:
+            logits: Tensor = self.model(input_ids=ids).logits
+            return logits
+        is_phrase = ids >= self.static_size
+        inputs = self.embeddings.input(ids.masked_fill(is_phrase, 0))
+        inputs[is_phrase] = view.inputs[ids[is_phrase] - self.static_size]
+        hidden = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        return torch.cat(
+            [self.embeddings.output(hidden), hidden @ view.outputs.T + view.bias], dim=-1
+        )
+
+    def chat_prompt(self, message: str, system: str | None = None) -> str:
+        """Return a user's message in the model's chat template, ready to be continued.
+
+        Args:
+            message: What the user says.
+            system: What the model is told first; the template's own default if None.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            PromptError: If the tokenizer has no chat template.
+        """
+        if not self.hf_tokenizer.chat_template:
+            raise PromptError(
+                f"{self.model.name_or_path!r} has no chat template. Use a plain prompt."
+            )
+        turns = [{"role": "system", "content": system}] if system else []
+        turns.append({"role": "user", "content": message})
+        return str(
+            self.hf_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        )
+
+
+def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
+    """Say which backbone a model is, so that an encoder can be matched with it."""
+    config = model.config.get_text_config()
+    return Backbone(
+        name=model.name_or_path or config.model_type,
+        model_type=config.model_type,
+        hidden_size=config.hidden_size,
+        static_size=model.get_output_embeddings().weight.shape[0],
+        tokenizer=tokenizer.fingerprint(),
+    )
+
+
+def _check_usable(model: PreTrainedModel, tokenizer: HFTokenizer) -> None:
+    name = model.name_or_path or type(model).__name__
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelError(
+            f"the tokenizer of {name!r} is not a fast one; univerb needs character offsets. "
+            "Load it with AutoTokenizer and a tokenizer.json."
+        )
+    if model.get_output_embeddings() is None or getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"{name!r} is not a causal Transformer with an output layer and a KV cache. "
+            "Use AutoModelForCausalLM with a decoder-only Transformer."
+        )
+    with torch.inference_mode():
+        probe = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+        hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
+        apart = model.get_output_embeddings()(hidden)
+        whole = model(input_ids=probe, use_cache=False).logits
+    if not torch.allclose(apart, whole, atol=1e-4, rtol=1e-3):
+        raise ModelError(
+            f"{name!r} changes its logits after the output layer (soft-capping or scaling), so "
+            "phrase logits would be on another scale. Use a backbone without it."
+        )

@@ -1,0 +1,236 @@
+"""The causal phrase encoder: any text span to a vector (paper, section 2.2).
+
+Because it is causal, one pass over a window gives the vector of every prefix of it. All n-grams
+that begin at one place therefore cost one row, and `plan` finds the fewest rows for any set.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from univerb.config import EncoderConfig
+from univerb.errors import PhraseError
+from univerb.modeling.heads import Heads, TiedHead, make_heads
+from univerb.phrase import Phrase
+from univerb.tokenizer import Tokenizer
+
+# Tokens per encoder pass: enough to keep a CPU's matrix units busy, little memory.
+_PASS_TOKENS = 4096
+
+Key = tuple[int, ...]
+
+
+class Embeddings(NamedTuple):
+    """The LM's two embedding layers, which the heads correct and a shared encoder reads."""
+
+    input: nn.Module
+    output: nn.Module
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output matrix, (V, d)."""
+        weight = self.output.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+
+class Vectors(NamedTuple):
+    """Input and output vectors of some phrases, both (P, d); one tensor when tied."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+
+class Plan(NamedTuple):
+    """Which windows to encode, and where in them each key ends."""
+
+    windows: list[Key]
+    row: list[int]
+    column: list[int]
+
+
+def plan(keys: Sequence[Key]) -> Plan:
+    """Find the fewest windows of which every key is a prefix.
+
+    Args:
+        keys: Token id tuples, in any order, repeats allowed.
+
+    Returns:
+        The windows, and for each key its window and the column of its last token.
+    """
+    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+    windows: list[Key] = []
+    row = [0] * len(keys)
+    # In descending order a key's longest extension comes before it, with nothing between
+    # them that does not extend the key too.
+    for index in order:
+        key = keys[index]
+        if not windows or windows[-1][: len(key)] != key:
+            windows.append(key)
+        row[index] = len(windows) - 1
+    return Plan(windows, row, [len(key) - 1 for key in keys])
+
+
+class PhraseEncoder(nn.Module):
+    """A causal Transformer body and the heads on it.
+
+    The body is either the backbone's first layers, reading the LM's own token embeddings, or
+    another model with a tokenizer and embeddings of its own.
+    """
+
+    def __init__(
+        self,
+        body: PreTrainedModel,
+        heads: Heads,
+        config: EncoderConfig,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.heads = heads
+        self.config = config
+        self.tokenizer = tokenizer
+        """The body's own, or None if it reads the LM's tokens and embeddings."""
+
+    @classmethod
+    def from_backbone(cls, model: PreTrainedModel, config: EncoderConfig | None = None) -> Self:
+        """Begin as a copy of a backbone's first layers, sharing its token embeddings.
+
+        Args:
+            model: The causal LM.
+            config: Depth and heads.
+
+        Returns:
+            An untrained encoder.
+        """
+        settings = config or EncoderConfig()
+        body = shallow_body(model, settings.layers)
+        size = model.config.get_text_config().hidden_size
+        encoder = cls(body, make_heads(size, size, settings), settings)
+        encoder.to(device=model.device, dtype=model.dtype)
+        if isinstance(encoder.heads, TiedHead):
+            rows = model.get_input_embeddings().weight
+            sample = torch.arange(0, rows.shape[0], max(rows.shape[0] // 256, 1))
+            with torch.no_grad():
+                hidden = encoder.body(inputs_embeds=rows[sample, None]).last_hidden_state[:, -1]
+            encoder.heads.match_norm(hidden, float(rows.norm(dim=-1).mean()))
+        return encoder.eval()
+
+    @classmethod
+    def from_model(
+        cls,
+        body: PreTrainedModel,
+        tokenizer: Tokenizer,
+        hidden_size: int,
+        config: EncoderConfig | None = None,
+    ) -> Self:
+        """Begin as another causal model, which reads the phrase's text through its tokenizer.
+
+        Args:
+            body: A base model (`AutoModel`), such as GPT-2 for a TinyLlama backbone.
+            tokenizer: The body's.
+            hidden_size: d of the LM.
+            config: Heads; the depth is the body's.
+
+        Returns:
+            An encoder with fresh heads.
+        """
+        settings = config or EncoderConfig()
+        heads = make_heads(body.config.get_text_config().hidden_size, hidden_size, settings)
+        return cls(body, heads, settings, tokenizer).to(device=body.device, dtype=body.dtype).eval()
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest phrase that the body can read, in its own tokens."""
+        return int(getattr(self.body.config.get_text_config(), "max_position_embeddings", 1 << 20))
+
+    def encode(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> Vectors:
+        """Encode phrases, sharing the passes of those that begin alike.
+
+        Args:
+            phrases: What to encode.
+            embeddings: The LM's embedding layers.
+
+        Returns:
+            Vectors in the order of the phrases.
+
+        Raises:
+            PhraseError: If a phrase is longer than the encoder can read.
+        """
+        keys = [self._key(phrase) for phrase in phrases]
+        for phrase, key in zip(phrases, keys, strict=True):
+            if len(key) > self.max_tokens:
+                raise PhraseError(
+                    f"phrase {phrase.text[:40]!r}… has {len(key)} tokens; the encoder reads at "
+                    f"most {self.max_tokens}. Cut it into shorter phrases."
+                )
+        layout = plan(keys)
+        hidden = self._gather(layout, embeddings)
+        device = hidden.device
+        last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
+        first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
+        return Vectors(*self.heads(hidden, embeddings.input(last), embeddings.output_weight[first]))
+
+    def hidden_states(self, windows: Tensor, embeddings: Embeddings) -> Tensor:
+        """Run the body over windows of one length, (R, S) ids to (R, S, d_e) states."""
+        given = (
+            {"inputs_embeds": embeddings.input(windows)}
+            if self.tokenizer is None
+            else {"input_ids": windows}
+        )
+        states: Tensor = self.body(**given, use_cache=False).last_hidden_state
+        return states
+
+    def _key(self, phrase: Phrase) -> Key:
+        if self.tokenizer is None:
+            return phrase.ids
+        return tuple(self.tokenizer.encode(phrase.text).ids)
+
+    def _gather(self, layout: Plan, embeddings: Embeddings) -> Tensor:
+        """Return the state at each key's last token, (P, d_e)."""
+        device = self.body.device
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for key, row in enumerate(layout.row):
+            wanted[row].append(key)
+        size = self.body.config.get_text_config().hidden_size
+        result = torch.empty(len(layout.row), size, device=device, dtype=self.body.dtype)
+        for rows in _passes(layout.windows):
+            windows = torch.tensor([layout.windows[row] for row in rows], device=device)
+            states = self.hidden_states(windows, embeddings)
+            keys = [key for row in rows for key in wanted[row]]
+            local = [place for place, row in enumerate(rows) for _ in wanted[row]]
+            columns = [layout.column[key] for key in keys]
+            result[keys] = states[local, columns]
+        return result
+
+
+def shallow_body(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """Copy a causal LM's first layers and final norm, without its token embeddings."""
+    config = copy.deepcopy(model.config.get_text_config())
+    config.num_hidden_layers = min(layers, config.num_hidden_layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    # The embeddings are the LM's own and are passed in; one row satisfies the constructor.
+    config.vocab_size, config.pad_token_id = 1, None
+    body = AutoModel.from_config(config, dtype=model.dtype)
+    own = body.state_dict()
+    source = model.base_model.state_dict()
+    shared = {k: v for k, v in source.items() if k in own and own[k].shape == v.shape}
+    body.load_state_dict(shared, strict=False)
+    body.set_input_embeddings(nn.Identity())
+    return body
+
+
+def _passes(windows: Sequence[Key]) -> Iterator[list[int]]:
+    """Group windows of equal length, so that no pass needs padding or a mask."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for index, window in enumerate(windows):
+        by_length[len(window)].append(index)
+    for length, rows in sorted(by_length.items()):
+        size = max(_PASS_TOKENS // length, 1)
+        yield from (rows[start : start + size] for start in range(0, len(rows), size))

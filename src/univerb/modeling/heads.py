@@ -1,0 +1,95 @@
+"""From the encoder's last hidden state to a phrase's input and output vectors.
+
+`TiedHead` is the paper's: one vector for both embedding matrices (section 2.2; METHOD A.2).
+`SplitHeads` gives each side its own, as a correction of vectors that the LM knows already: the
+last token's row on the input side, the first token's on the output side. Both corrections start
+at zero, so a fresh encoder changes nothing that its bias does not allow.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from univerb.config import EncoderConfig
+
+
+class SplitHeads(nn.Module):
+    """An input and an output head, residual and zero-initialised, and a learned bias."""
+
+    is_tied = False
+
+    def __init__(self, encoder_size: int, hidden_size: int, bias: float) -> None:
+        super().__init__()
+        self.input = nn.Linear(encoder_size, hidden_size)
+        self.output = nn.Linear(encoder_size, hidden_size)
+        self.bias = nn.Parameter(torch.tensor(bias))
+        for head in (self.input, self.output):
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+    def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Map hidden states (P, d_e) to input and output vectors, both (P, d).
+
+        Args:
+            hidden: The encoder's state at each phrase's last token.
+            last: The LM's input row of that token.
+            first: The LM's output row of the phrase's first token.
+
+        Returns:
+            Input and output vectors.
+        """
+        return last + self.input(hidden), first + self.output(hidden)
+
+
+class TiedHead(nn.Module):
+    """The paper's projector: one vector that is both input and output."""
+
+    is_tied = True
+
+    def __init__(self, encoder_size: int, hidden_size: int, config: EncoderConfig) -> None:
+        super().__init__()
+        activation = nn.ReLU() if config.activation == "relu" else nn.Tanh()
+        dropout = nn.Dropout(config.dropout)
+        last = nn.Linear(encoder_size, hidden_size)
+        layers: dict[str, list[nn.Module]] = {
+            "linear": [dropout, last],
+            "act_linear": [dropout, activation, last],
+            "mlp2": [dropout, nn.Linear(encoder_size, encoder_size), nn.GELU(), last],
+        }
+        self.projector = nn.Sequential(*layers[config.projector])
+        self.register_buffer("bias", torch.zeros(()), persistent=False)
+        self.bias: Tensor
+
+    def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Map hidden states (P, d_e) to the vectors (P, d), the same for both sides."""
+        vectors = self.projector(hidden)
+        return vectors, vectors
+
+    @torch.no_grad()
+    def match_norm(self, hidden: Tensor, norm: float) -> None:
+        """Scale the projector so that its outputs are as long as the LM's own rows.
+
+        A fresh projector's vectors are many times longer than token embeddings, which makes the
+        first loss explode.
+
+        Args:
+            hidden: Some hidden states (N, d_e).
+            norm: The mean norm of the LM's rows.
+        """
+        was_training = self.training
+        self.eval()
+        scale = norm / self.projector(hidden).norm(dim=-1).mean().clamp_min(1e-6)
+        self.train(was_training)
+        last = self.projector[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(scale)
+        last.bias.mul_(scale)
+
+
+Heads = SplitHeads | TiedHead
+
+
+def make_heads(encoder_size: int, hidden_size: int, config: EncoderConfig) -> Heads:
+    """Build the heads that a config names."""
+    if config.heads == "tied":
+        return TiedHead(encoder_size, hidden_size, config)
+    return SplitHeads(encoder_size, hidden_size, config.bias)

@@ -1,0 +1,91 @@
+"""HF `generate()` over V' = V + P: beams, penalties, processors and all, phrase ids included.
+
+The model that is returned shares every weight with the user's, which stays as it is: only the
+modules on the way to the two embedding layers are shallow copies.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.table import PhraseTable
+from univerb.vocabulary import DynamicVocabulary
+
+
+class DynamicEmbedding(nn.Module):
+    """Looks ids up in the LM's input matrix, or in the phrase table from |V| on."""
+
+    def __init__(self, static: nn.Module, table: PhraseTable, static_size: int) -> None:
+        super().__init__()
+        self.static = static
+        self.static_size = static_size
+        self._table = table
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map ids (B, T) to vectors (B, T, d)."""
+        is_phrase = ids >= self.static_size
+        vectors: Tensor = self.static(ids.masked_fill(is_phrase, 0))
+        view = self._table.view() if bool(is_phrase.any()) else None
+        if view is not None:
+            vectors[is_phrase] = view.inputs[ids[is_phrase] - self.static_size]
+        return vectors
+
+
+class DynamicHead(nn.Module):
+    """Appends the phrases' logits to the LM's own."""
+
+    vocabulary: DynamicVocabulary
+
+    def __init__(self, static: nn.Module, table: PhraseTable) -> None:
+        super().__init__()
+        self.static = static
+        self._table = table
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (B, T, d) to logits (B, T, V + P)."""
+        logits: Tensor = self.static(hidden)
+        view = self._table.view()
+        if view is None:
+            return logits
+        return torch.cat([logits, hidden @ view.outputs.T + view.bias], dim=-1)
+
+
+def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedModel:
+    """Return a model whose `generate()` may choose the vocabulary's phrases.
+
+    Args:
+        lm: The LM and its encoder.
+        vocabulary: The phrases; it may grow between steps.
+
+    Returns:
+        A model that shares its weights with `lm.model`. Turn its output into text with `expand`.
+    """
+    table = lm.table(vocabulary)
+    base_name = lm.model.base_model_prefix
+    model = _shallow(lm.model)
+    setattr(model, base_name, _shallow(lm.model.base_model))
+    model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, table, lm.static_size))
+    head = DynamicHead(lm.embeddings.output, table)
+    # The table follows its vocabulary without keeping it alive; the model does.
+    head.vocabulary = vocabulary
+    model.set_output_embeddings(head)
+    return model
+
+
+def expand(ids: Iterable[int], vocabulary: DynamicVocabulary) -> list[int]:
+    """Replace phrase ids by the tokens they stand for, ready for the tokenizer's decode."""
+    tokens: list[int] = []
+    for unit in ids:
+        tokens += vocabulary.phrase(unit).ids if unit >= vocabulary.static_size else (unit,)
+    return tokens
+
+
+def _shallow(module: nn.Module) -> PreTrainedModel:
+    clone = copy.copy(module)
+    clone._modules = dict(module._modules)
+    return cast(PreTrainedModel, clone)

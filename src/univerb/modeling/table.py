@@ -1,0 +1,111 @@
+"""Rows of the dynamic vocabulary: one vector per phrase, kept in step with its names."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from univerb.modeling.encoder import Vectors
+from univerb.phrase import Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+Encode = Callable[[Sequence[Phrase]], Vectors]
+
+
+class TableView(NamedTuple):
+    """The table at one version of its vocabulary; row i belongs to phrase id V + i for ever."""
+
+    version: int
+    inputs: Tensor
+    """(P, d), fed when a phrase is read."""
+    outputs: Tensor
+    """(P, d), scored against the LM's hidden state."""
+    bias: Tensor
+    """(P,), added to the scores; -inf for phrases that are not active."""
+    first: Tensor
+    """(P,), each phrase's first token id."""
+    lengths: Tensor
+    """(P,), each phrase's number of tokens."""
+
+
+class PhraseTable:
+    """The matrices of one vocabulary, grown in place: what was encoded stays where it is."""
+
+    def __init__(
+        self,
+        vocabulary: DynamicVocabulary,
+        encode: Encode,
+        bias: Callable[[], float],
+        count_correction: bool = False,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._encode = encode
+        self._encoder_bias = bias
+        self._count_correction = count_correction
+        self._rows = 0
+        self._inputs: Tensor | None = None
+        self._outputs: Tensor | None = None
+        self._ids: list[tuple[int, ...]] = []
+        self._view: TableView | None = None
+        self._lock = threading.Lock()
+
+    def view(self) -> TableView | None:
+        """Encode what is new and return the rows, or None if the vocabulary never had a phrase."""
+        vocabulary = self._vocabulary
+        if self._view is not None and self._view.version == vocabulary.version:
+            return self._view
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            version, fresh, active = vocabulary.snapshot(since=self._rows)
+            if fresh:
+                self._append(fresh)
+            if self._rows and (self._view is None or self._view.version != version):
+                self._view = self._make_view(version, active)
+        return self._view
+
+    def _append(self, phrases: Sequence[Phrase]) -> None:
+        vectors = self._encode(phrases)
+        end = self._rows + len(phrases)
+        is_tied = vectors.inputs is vectors.outputs
+        self._outputs = _written(self._outputs, vectors.outputs, self._rows)
+        self._inputs = (
+            self._outputs if is_tied else _written(self._inputs, vectors.inputs, self._rows)
+        )
+        self._ids.extend(phrase.ids for phrase in phrases)
+        self._rows = end
+
+    def _make_view(self, version: int, active: Sequence[bool]) -> TableView:
+        assert self._inputs is not None
+        assert self._outputs is not None
+        device, dtype = self._outputs.device, self._outputs.dtype
+        first = torch.tensor([ids[0] for ids in self._ids], device=device)
+        is_active = torch.tensor(active[: self._rows], device=device)
+        weights = torch.tensor(self._vocabulary.weights()[: self._rows], device=device)
+        bias = weights + self._encoder_bias()
+        if self._count_correction:
+            counts = torch.bincount(first[is_active], minlength=int(first.max()) + 1)
+            bias = bias - counts[first].clamp_min(1).log()
+        return TableView(
+            version,
+            self._inputs[: self._rows],
+            self._outputs[: self._rows],
+            bias.masked_fill(~is_active, float("-inf")).to(dtype),
+            first,
+            torch.tensor([len(ids) for ids in self._ids], device=device),
+        )
+
+
+def _written(buffer: Tensor | None, rows: Tensor, at: int) -> Tensor:
+    """Write rows into a buffer from a place on, doubling it when it is full."""
+    end = at + rows.shape[0]
+    if buffer is None or buffer.shape[0] < end:
+        # The first fill is exact; only vocabularies that grow pay for spare room.
+        size = end if buffer is None else max(end, 2 * buffer.shape[0])
+        grown = torch.empty(size, rows.shape[1], dtype=rows.dtype, device=rows.device)
+        if buffer is not None:
+            grown[:at] = buffer[:at]
+        buffer = grown
+    # Views of older versions end before `at`, so nobody reads what is written here.
+    buffer[at:end] = rows
+    return buffer
