@@ -1,0 +1,150 @@
+"""The phrases of one sequence, and the choice between them and the LM's tokens.
+
+`atomic` and `unfold` choose by one softmax over V + P. `unfold` first masks the phrases whose
+first token the LM would not accept, since that is known before anything is computed. At
+tolerance 0 the token is drawn first and a phrase only proposes how it goes on, which leaves the
+LM's distribution as it is (DESIGN 3).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from univerb.decoding.sampling import Sampler
+from univerb.modeling.table import PhraseTable, TableView
+from univerb.vocabulary import DynamicVocabulary
+
+
+class Choice(NamedTuple):
+    """What was chosen, and the scores it was chosen from."""
+
+    unit: int
+    """A token id, or |V| + index of a phrase."""
+    scores: Tensor
+    """Unfiltered logits over V, or over V + P where both took part."""
+
+
+class ActivePhrases:
+    """The phrases that a sequence may choose right now, as scores."""
+
+    def __init__(
+        self,
+        vocabulary: DynamicVocabulary,
+        table: PhraseTable,
+        phrase_bias: float,
+        ban: Sequence[str],
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._table = table
+        self._phrase_bias = phrase_bias
+        self._ban = tuple(ban)
+        self._banned: list[bool] = []
+        self._view: TableView | None = None
+        self._bias: Tensor | None = None
+
+    def refresh(self) -> TableView | None:
+        """Follow the vocabulary: encode what is new, mask what is gone or banned."""
+        view = self._table.view()
+        if view is not None and view is not self._view:
+            self._bias = view.bias + self._phrase_bias
+            if self._ban:
+                _, fresh, _ = self.vocabulary.snapshot(since=len(self._banned))
+                self._banned += [any(text in p.text for text in self._ban) for p in fresh]
+                is_banned = torch.tensor(self._banned[: len(view.bias)], device=view.bias.device)
+                self._bias = self._bias.masked_fill(is_banned, -math.inf)
+        self._view = view
+        return view
+
+    def scores(self, hidden: Tensor, longest: int | None) -> Tensor | None:
+        """Score the phrases against a hidden state (d,).
+
+        Args:
+            hidden: The LM's state after the last row.
+            longest: Mask phrases with more tokens than this; None for no limit.
+
+        Returns:
+            Logits (P,) in float32, or None if there is nothing to choose.
+        """
+        if self._view is None or self._bias is None:
+            return None
+        scores = torch.addmv(self._bias, self._view.outputs, hidden).float()
+        if longest is not None:
+            scores = scores.masked_fill(self._view.lengths > longest, -math.inf)
+        return scores
+
+    @property
+    def view(self) -> TableView:
+        """The rows that the scores belong to."""
+        assert self._view is not None
+        return self._view
+
+
+def choose_atomic(
+    logits: Tensor, phrases: Tensor | None, sampler: Sampler, seen: Sequence[int]
+) -> Choice:
+    """Choose a unit by one softmax over V + P."""
+    scores = logits if phrases is None else torch.cat([logits, phrases])
+    return Choice(sampler.pick(sampler.filtered(scores, seen)), scores)
+
+
+def choose_unfold(
+    logits: Tensor,
+    phrases: Tensor | None,
+    first: Tensor | None,
+    tolerance: float,
+    sampler: Sampler,
+    seen: Sequence[int],
+) -> Choice:
+    """Choose a unit whose first token the LM accepts.
+
+    Args:
+        logits: The LM's own (V,).
+        phrases: The phrases' (P,), or None.
+        first: Each phrase's first token (P,).
+        tolerance: As in `accepts`.
+        sampler: The sequence's.
+        seen: The ids so far, for penalties.
+
+    Returns:
+        A token, or a phrase as a proposal.
+    """
+    filtered = sampler.filtered(logits, seen)
+    if phrases is None or first is None:
+        return Choice(sampler.pick(filtered), logits)
+    if tolerance > 0.0:
+        lowest = filtered.max() + _log_share(tolerance)
+        phrases = phrases.masked_fill(filtered[first] < lowest, -math.inf)
+        return choose_atomic(logits, phrases, sampler, seen)
+    token = sampler.pick(filtered)
+    best = int(phrases.masked_fill(first != token, -math.inf).argmax())
+    is_proposed = int(first[best]) == token and bool(phrases[best] > logits[token])
+    return Choice(len(logits) + best if is_proposed else token, logits)
+
+
+def accepts(filtered: Tensor, token: int, tolerance: float, sampler: Sampler) -> int:
+    """Return the token that follows: the proposed one if it is accepted, else the LM's own.
+
+    At tolerance 0 the LM picks as it always does, and the proposal is right or wrong; so text
+    and random state stay those of the plain LM.
+
+    Args:
+        filtered: Filtered logits (V,).
+        token: The phrase's next token.
+        tolerance: Accept while the probability is at least (1 - tolerance) of the best one's.
+        sampler: The sequence's.
+
+    Returns:
+        `token`, or another one.
+    """
+    if tolerance == 0.0:
+        return sampler.pick(filtered)
+    if bool(filtered[token] >= filtered.max() + _log_share(tolerance)):
+        return token
+    return sampler.pick(filtered)
+
+
+def _log_share(tolerance: float) -> float:
+    return -math.inf if tolerance == 1.0 else math.log1p(-tolerance)

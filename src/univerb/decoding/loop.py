@@ -1,0 +1,254 @@
+"""The one decode loop, and its faces: `decode_steps`, `stream`, `generate`, `batch`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Unpack
+
+import torch
+
+from univerb.decoding.engines.base import Row, Session
+from univerb.decoding.engines.torch import TorchSession
+from univerb.decoding.options import Decoding, Options, make_decoding
+from univerb.decoding.results import Generation, Piece
+from univerb.decoding.sequence import Sequence as Written
+from univerb.errors import OptionError, PromptError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.vocabulary import DynamicVocabulary
+
+Vocabularies = DynamicVocabulary | Sequence[DynamicVocabulary | None] | None
+
+
+class Decoder:
+    """A batch of sequences over one engine session, advanced pass by pass."""
+
+    def __init__(
+        self,
+        lm: DynamicLM,
+        prompts: Sequence[str | Sequence[int]],
+        vocabularies: Vocabularies,
+        decoding: Decoding,
+    ) -> None:
+        if isinstance(prompts, str):
+            raise PromptError("prompts is one text; batch takes a list: batch(lm, [prompt]).")
+        if vocabularies is None or isinstance(vocabularies, DynamicVocabulary):
+            vocabularies = [vocabularies] * len(prompts)
+        if len(vocabularies) != len(prompts):
+            raise OptionError(
+                f"{len(prompts)} prompts but {len(vocabularies)} vocabularies. Give one for each, "
+                "or a single one for all."
+            )
+        self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]
+        self.sequences = [
+            Written(lm, ids, vocabulary, decoding)
+            for ids, vocabulary in zip(self._prompts, vocabularies, strict=True)
+        ]
+        self._session: Session = TorchSession(lm, decoding.positions)
+        self._running: list[int] = []
+        """Which sequence each row of the session is."""
+
+    def steps(self) -> Iterator[list[tuple[int, Piece]]]:
+        """Advance until all sequences are done.
+
+        Yields:
+            After each pass, the pieces that have become certain, each with its sequence's index.
+        """
+        if not self._prompts:
+            return
+        yield self._timed("prefill_seconds", self._prefill)
+        while self._running:
+            yield self._timed("decode_seconds", self._advance)
+
+    # The mode is entered per pass: held across a yield it would leak into the caller's code.
+    @torch.inference_mode()
+    def _prefill(self) -> list[tuple[int, Piece]]:
+        self._running = list(range(len(self.sequences)))
+        outputs = self._session.prefill(self._prompts)
+        for sequence, output in zip(self.sequences, outputs, strict=True):
+            sequence.start(output)
+        return []
+
+    @torch.inference_mode()
+    def _advance(self) -> list[tuple[int, Piece]]:
+        rows = [self.sequences[index].propose() for index in self._running]
+        rows = self._drop_finished(rows)
+        if rows:
+            outputs = self._session.step(rows)
+            running = [self.sequences[index] for index in self._running]
+            back = [s.settle(output) for s, output in zip(running, outputs, strict=True)]
+            self._session.rewind(back)
+            self._drop_finished(rows)
+        return [(i, piece) for i, s in enumerate(self.sequences) for piece in s.release()]
+
+    def _drop_finished(self, rows: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
+        left = [at for at, i in enumerate(self._running) if not self.sequences[i].finish_reason]
+        if left and len(left) < len(self._running):
+            self._session.select(left)
+        self._running = [self._running[at] for at in left]
+        return [rows[at] for at in left]
+
+    def _timed(
+        self, stage: str, work: Callable[[], list[tuple[int, Piece]]]
+    ) -> list[tuple[int, Piece]]:
+        stats = [self.sequences[index].stats for index in self._running] or [
+            sequence.stats for sequence in self.sequences
+        ]
+        encoding = [own.encode_seconds for own in stats]
+        began = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - began
+        for own, before in zip(stats, encoding, strict=True):
+            # Encoding happens inside a pass but is reported apart.
+            own_seconds = seconds - (own.encode_seconds - before)
+            setattr(own, stage, getattr(own, stage) + own_seconds)
+        return result
+
+
+def decode_steps(
+    lm: DynamicLM,
+    prompts: Sequence[str | Sequence[int]],
+    vocabularies: Vocabularies = None,
+    **options: Unpack[Options],
+) -> Decoder:
+    """Set up a decoder whose passes you drive yourself.
+
+    Args:
+        lm: The LM and its encoder.
+        prompts: Texts or token ids.
+        vocabularies: One for all prompts, one for each, or None.
+        **options: As `Decoding` explains them.
+
+    Returns:
+        A decoder; iterate over its `steps()`.
+    """
+    return Decoder(lm, prompts, vocabularies, make_decoding(dict(options)))
+
+
+def stream(
+    lm: DynamicLM,
+    prompt: str | Sequence[int],
+    vocabulary: DynamicVocabulary | None = None,
+    **options: Unpack[Options],
+) -> "Stream":
+    """Generate piece by piece; a piece may be several words.
+
+    Args:
+        lm: The LM and its encoder.
+        prompt: A text, or token ids.
+        vocabulary: The phrases; None for the plain LM. It may change while you iterate.
+        **options: As `Decoding` explains them.
+
+    Returns:
+        An iterator of pieces, whose `result` is the whole generation once it is exhausted.
+    """
+    return Stream(Decoder(lm, [prompt], vocabulary, make_decoding(dict(options))))
+
+
+def generate(
+    lm: DynamicLM,
+    prompt: str | Sequence[int],
+    vocabulary: DynamicVocabulary | None = None,
+    **options: Unpack[Options],
+) -> Generation:
+    """Generate a whole continuation.
+
+    Args:
+        lm: The LM and its encoder.
+        prompt: A text, or token ids.
+        vocabulary: The phrases; None for the plain LM.
+        **options: As `Decoding` explains them.
+
+    Returns:
+        The generation.
+    """
+    return batch(lm, [prompt], vocabulary, **options)[0]
+
+
+def batch(
+    lm: DynamicLM,
+    prompts: Sequence[str | Sequence[int]],
+    vocabularies: Vocabularies = None,
+    **options: Unpack[Options],
+) -> list[Generation]:
+    """Generate continuations of several prompts together, each with phrases of its own.
+
+    Args:
+        lm: The LM and its encoder.
+        prompts: Texts or token ids.
+        vocabularies: One for all prompts, one for each, or None.
+        **options: As `Decoding` explains them; each sequence has the seed as if it were alone.
+
+    Returns:
+        The generations, in the order of the prompts.
+    """
+    decoder = Decoder(lm, prompts, vocabularies, make_decoding(dict(options)))
+    pieces: list[list[Piece]] = [[] for _ in prompts]
+    for released in decoder.steps():
+        for index, piece in released:
+            pieces[index].append(piece)
+    return [_result(s, own) for s, own in zip(decoder.sequences, pieces, strict=True)]
+
+
+class Stream:
+    """Pieces of one generation as they become certain."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._pieces: list[Piece] = []
+        self._iterator = self._run()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._iterator
+
+    def __next__(self) -> Piece:
+        return next(self._iterator)
+
+    @property
+    def result(self) -> Generation:
+        """The whole generation; reading it finishes the stream."""
+        for _ in self._iterator:
+            pass
+        return _result(self._decoder.sequences[0], self._pieces)
+
+    def _run(self) -> Iterator[Piece]:
+        for released in self._decoder.steps():
+            for _, piece in released:
+                self._pieces.append(piece)
+                yield piece
+
+
+def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:
+    """Turn a prompt into token ids that fit the context.
+
+    Args:
+        lm: The LM.
+        prompt: A text, or token ids.
+        decoding: Says whether a long prompt may be cut.
+
+    Returns:
+        The ids.
+
+    Raises:
+        PromptError: If the prompt is empty, has unknown ids, or is too long.
+    """
+    # With the tokenizer's own special tokens, as HF's generate would see the text.
+    ids = list(lm.hf_tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
+    if not ids:
+        raise PromptError("the prompt is empty. Give at least one character to continue.")
+    if min(ids) < 0 or max(ids) >= lm.static_size:
+        raise PromptError(
+            f"the prompt has ids from {min(ids)} to {max(ids)}; the LM's tokens run from 0 to "
+            f"{lm.static_size - 1}. Make them with this model's tokenizer."
+        )
+    limit = lm.context_size - 1
+    if len(ids) > limit and decoding.truncate is None:
+        raise PromptError(
+            f"the prompt has {len(ids)} tokens; the context of {lm.context_size} leaves room for "
+            f"{limit}. Shorten it, or pass truncate='left' to keep its end."
+        )
+    return ids[-limit:]
+
+
+def _result(sequence: Written, pieces: Sequence[Piece]) -> Generation:
+    assert sequence.finish_reason is not None
+    text = "".join(piece.text for piece in pieces)
+    return Generation(text, tuple(pieces), sequence.finish_reason, sequence.stats)

@@ -1,0 +1,228 @@
+"""One sequence being written: decides units, settles proposals, knows when it is done."""
+
+import math
+import time
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from univerb.decoding.choice import ActivePhrases, accepts, choose_atomic, choose_unfold
+from univerb.decoding.engines.base import Output, PhraseRow, Row
+from univerb.decoding.options import Decoding
+from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
+from univerb.decoding.sampling import make_sampler
+from univerb.decoding.writer import Writer
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+_CANDIDATES = 5
+
+
+class Sequence:
+    """The state of one generation between two passes of the backbone.
+
+    `propose` names the rows to compute next; `settle` takes their outputs. A phrase that is fed
+    as tokens is a proposal until its pass has shown what the LM thinks of each of them.
+    """
+
+    def __init__(
+        self,
+        lm: DynamicLM,
+        prompt: Seq[int],
+        vocabulary: DynamicVocabulary | None,
+        decoding: Decoding,
+    ) -> None:
+        self.stats = Stats(prompt_tokens=len(prompt))
+        self.finish_reason: FinishReason | None = None
+        self._lm = lm
+        self._decoding = decoding
+        self._how = decoding.resolved(lm.profile)
+        self._eos = frozenset() if decoding.ignore_eos else lm.eos_ids
+        self._sampler = make_sampler(
+            decoding.temperature,
+            decoding.top_p,
+            decoding.top_k,
+            decoding.repetition_penalty,
+            decoding.seed,
+            lm.model.device,
+        )
+        self._phrases: ActivePhrases | None = None
+        if vocabulary is not None:
+            table = lm.table(vocabulary)
+            bias = self._how.phrase_bias
+            self._phrases = ActivePhrases(vocabulary, table, bias, decoding.ban)
+        self._writer = Writer(lm.tokenizer, decoding.stop)
+        self._seen = list(prompt)
+        """Base tokens of prompt and output, and the ids of phrases that were written."""
+        self._produced = 0
+        self._context_left = lm.context_size - len(prompt)
+        self._released: list[Piece] = []
+        self._state: tuple[Tensor, Tensor] | None = None
+        """Hidden state and logits after the last row, if a choice is due."""
+        self._draft: Phrase | None = None
+        self._draft_id = 0
+        self._draft_candidates: tuple[Candidate, ...] = ()
+        self._pending: list[Row] = []
+
+    def start(self, output: Output) -> None:
+        """Take the prefill's output."""
+        self._state = (output.hidden[-1], output.logits[-1])
+
+    def propose(self) -> Seq[Row]:
+        """Decide what comes next; returns the rows to compute, none if the text is finished."""
+        if self._pending:
+            rows, self._pending = self._pending, []
+            return rows
+        assert self._state is not None
+        hidden, logits = self._state
+        self._grow()
+        longest = self._longest_phrase()
+        scores = self._phrases.scores(hidden, longest) if self._phrases else None
+        if self._how.is_atomic:
+            choice = choose_atomic(logits, scores, self._sampler, self._seen)
+        else:
+            first = self._phrases.view.first if self._phrases and scores is not None else None
+            choice = choose_unfold(
+                logits, scores, first, self._how.tolerance, self._sampler, self._seen
+            )
+        candidates = self._explain(choice.scores)
+        if choice.unit < len(logits):
+            if self._phrases is not None:
+                self._phrases.vocabulary.tick()
+            weighed = choice.scores if self._how.is_atomic else logits
+            self._emit_token(choice.unit, _logprob(weighed, choice.unit), candidates)
+            return [] if self.finish_reason else [choice.unit]
+        return self._take_phrase(choice.unit, choice.scores, candidates)
+
+    def settle(self, output: Output) -> int:
+        """Take the outputs of the proposed rows; returns how many of them to take back."""
+        rows = len(output.logits)
+        self.stats.steps += 1
+        self.stats.rows += rows
+        rejected = 0
+        if self._draft is None:
+            self._state = (output.hidden[-1], output.logits[-1])
+        else:
+            rejected = self._settle_draft(self._draft, output)
+        self._context_left -= rows - rejected
+        if self._context_left <= 0 and not self.finish_reason:
+            self._finish("length")
+        return rejected
+
+    def release(self) -> list[Piece]:
+        """Hand out the pieces that have become certain since the last call."""
+        released, self._released = self._released, []
+        return released
+
+    def _grow(self) -> None:
+        if self._phrases is None:
+            return
+        began = time.perf_counter()
+        if self._decoding.growth is not None:
+            self._decoding.growth(self._phrases.vocabulary, self._produced)
+        self._phrases.refresh()
+        self.stats.encode_seconds += time.perf_counter() - began
+
+    def _longest_phrase(self) -> int | None:
+        """How long a phrase may be, or None where nothing limits it."""
+        limit = self._context_left - 1
+        if self._decoding.overshoot == "forbid":
+            limit = min(limit, self._decoding.max_tokens - self._produced)
+        # No default phrase is longer; sparing the mask keeps the step cheap.
+        return limit if limit < 64 else None
+
+    def _take_phrase(
+        self, unit: int, scores: Tensor, candidates: tuple[Candidate, ...]
+    ) -> Seq[Row]:
+        assert self._phrases is not None
+        phrase = self._phrases.vocabulary.phrase(unit)
+        if not self._how.is_atomic:
+            self._draft, self._draft_id, self._draft_candidates = phrase, unit, candidates
+            return phrase.ids
+        self._emit(phrase.ids, _logprob(scores, unit), phrase, candidates)
+        self._phrases.vocabulary.tick([unit])
+        self._seen.append(unit)
+        row = self._phrases.view.inputs[unit - self._lm.static_size]
+        return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
+
+    def _settle_draft(self, draft: Phrase, output: Output) -> int:
+        """Keep the part of a phrase that the LM accepts, and its own token after a cut."""
+        assert self._state is not None
+        ids, seen = draft.ids, list(self._seen)
+        logprob = _logprob(self._state[1], ids[0])
+        own: int | None = None
+        kept = 1
+        while kept < len(ids):
+            logits = output.logits[kept - 1]
+            seen.append(ids[kept - 1])
+            filtered = self._sampler.filtered(logits, seen)
+            token = accepts(filtered, ids[kept], self._how.tolerance, self._sampler)
+            if token != ids[kept]:
+                own = token
+                break
+            logprob += _logprob(logits, token)
+            kept += 1
+        self._draft, candidates = None, self._draft_candidates
+        self._state = (output.hidden[kept - 1], output.logits[kept - 1])
+        self._emit(ids[:kept], logprob, draft if kept > 1 else None, candidates)
+        if self._phrases is not None:
+            self._phrases.vocabulary.tick([self._draft_id] if kept > 1 else [])
+        if own is not None and not self.finish_reason:
+            # The pass has already shown the LM's own token here: it costs no pass to choose.
+            self._emit_token(own, _logprob(output.logits[kept - 1], own), ())
+            self._pending = [own]
+        return len(ids) - kept
+
+    def _emit_token(self, token: int, logprob: float, candidates: tuple[Candidate, ...]) -> None:
+        if token in self._eos:
+            self._finish("eos")
+        else:
+            self._emit((token,), logprob, None, candidates)
+
+    def _emit(
+        self,
+        ids: Seq[int],
+        logprob: float,
+        phrase: Phrase | None,
+        candidates: tuple[Candidate, ...],
+    ) -> None:
+        self._seen.extend(ids)
+        self._produced += len(ids)
+        self._hand_out(self._writer.write(ids, logprob, phrase, candidates))
+        if self._writer.is_stopped:
+            self._finish("stop")
+        elif self._produced >= self._decoding.max_tokens:
+            self._finish("length")
+
+    def _finish(self, reason: FinishReason) -> None:
+        self._hand_out(self._writer.close())
+        self.finish_reason = "stop" if self._writer.is_stopped else reason
+        self.stats.phrases = len(self._phrases.vocabulary) if self._phrases else 0
+
+    def _hand_out(self, pieces: Seq[Piece]) -> None:
+        for piece in pieces:
+            self.stats.count(piece)
+        self._released.extend(pieces)
+
+    def _explain(self, scores: Tensor) -> tuple[Candidate, ...]:
+        if not self._decoding.explain:
+            return ()
+        best = torch.softmax(scores, dim=-1).topk(min(_CANDIDATES, len(scores)))
+        return tuple(
+            self._candidate(int(unit), float(share))
+            for unit, share in zip(best.indices, best.values, strict=True)
+        )
+
+    def _candidate(self, unit: int, probability: float) -> Candidate:
+        if unit < self._lm.static_size:
+            return Candidate(self._lm.tokenizer.decode([unit]), probability, is_phrase=False)
+        assert self._phrases is not None
+        text = self._phrases.vocabulary.phrase(unit).text
+        return Candidate(text, probability, is_phrase=True)
+
+
+def _logprob(scores: Tensor, unit: int) -> float:
+    value = float(scores[unit] - torch.logsumexp(scores, dim=-1))
+    return value if math.isfinite(value) else -math.inf
