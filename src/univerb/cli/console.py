@@ -1,0 +1,95 @@
+"""How results look in a terminal: phrases in colour, sources numbered, one line of figures."""
+
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from univerb.decoding.results import Generation, Piece, Stats
+    from univerb.modeling.dynamic import DynamicLM
+
+__all__ = [
+    "console",
+    "errors",
+    "escape",
+    "note_untrained",
+    "piece_text",
+    "print_json",
+    "print_sources",
+    "show_warnings",
+    "stats_line",
+]
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+_PHRASE_STYLES = ("bold black on bright_cyan", "bold black on bright_yellow")
+
+
+def piece_text(piece: "Piece", number: int) -> Text:
+    """Render a piece: a phrase in one of two colours by turns, so that neighbours stay apart."""
+    if not piece.is_phrase:
+        return Text(piece.text)
+    space = len(piece.text) - len(piece.text.lstrip())
+    text = Text(piece.text[:space])
+    return text.append(piece.text[space:], style=_PHRASE_STYLES[number % 2])
+
+
+def pieces_text(pieces: Iterable["Piece"]) -> Text:
+    """Render a whole generation."""
+    text, number = Text(), 0
+    for piece in pieces:
+        text.append_text(piece_text(piece, number))
+        number += piece.is_phrase
+    return text
+
+
+def stats_line(stats: "Stats") -> str:
+    """Say in one line what a generation cost."""
+    seconds = f"{stats.encode_seconds:.1f} s encode, {stats.prefill_seconds:.1f} s prefill, "
+    return (
+        f"{stats.base_tokens} tokens in {stats.steps + 1} passes "
+        f"({stats.tokens_per_step:.2f} per pass), {stats.phrase_share:.0%} in phrases, "
+        f"{stats.phrases} phrases to choose from; {seconds}{stats.decode_seconds:.1f} s decode"
+    )
+
+
+def print_sources(generation: "Generation", limit: int = 3) -> None:
+    """List the phrases of a generation with the places they come from."""
+    table = Table("phrase", "found in", box=None, pad_edge=False, header_style="dim")
+    for phrase in dict.fromkeys(generation.phrases):
+        places = [f"{span.document}:{span.start}-{span.end}" for span in phrase.sources[:limit]]
+        more = len(phrase.sources) - limit
+        places += [f"and {more} more"] if more > 0 else []
+        table.add_row(Text(phrase.text.strip()), Text(", ".join(places) or "your list"))
+    if table.row_count:
+        console.print(table)
+
+
+def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
+    """Print one JSON value and nothing else on standard output."""
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def note_untrained(lm: "DynamicLM") -> None:
+    """Say so when the phrase encoder has learned nothing yet."""
+    if not lm.is_trained:
+        errors.print(
+            f"[dim]note: the phrase encoder of {escape(lm.model.name_or_path)} is untrained: "
+            "phrases are proposed by their first token and cut where the LM disagrees.[/]"
+        )
+
+
+def show_warnings() -> None:
+    """Print our warnings as notes instead of Python's two-line form."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        errors.print(f"[yellow]note:[/] {escape(str(message))}")
+
+    warnings.showwarning = show

@@ -1,0 +1,46 @@
+"""`univerb demo`: the default model writes with the phrases of the demo documents."""
+
+from importlib.resources import as_file, files
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from univerb.cli.console import (
+    console,
+    note_untrained,
+    pieces_text,
+    print_sources,
+    show_warnings,
+    stats_line,
+)
+from univerb.cli.loading import load_model
+
+SCENES = (
+    ("lease.txt", "The tenant shall"),
+    ("leaflet.txt", "Before you take this medicine, tell your doctor"),
+    ("regulation.txt", "Member States shall ensure that"),
+)
+
+
+def demo(
+    max_tokens: Annotated[int, typer.Option(help="How much to write each time.")] = 60,
+) -> None:
+    """Continue three prompts, each with the phrases of one demo document."""
+    from univerb.decoding.loop import generate
+    from univerb.sources.files import read_documents
+
+    show_warnings()
+    lm = load_model()
+    note_untrained(lm)
+    for name, prompt in SCENES:
+        with as_file(files("univerb") / "assets" / "demo" / name) as path:
+            vocabulary = lm.vocabulary(read_documents(path))
+        with console.status(f"writing with {len(vocabulary)} phrases of {name}"):
+            result = generate(lm, prompt, vocabulary, max_tokens=max_tokens)
+        console.rule(f"[bold]{name}")
+        console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+        console.print(f"\n[dim]{stats_line(result.stats)}[/]")
+        print_sources(result)
+        console.print()
+    console.print("Your own documents: [bold]univerb generate PROMPT --docs FILE[/]")

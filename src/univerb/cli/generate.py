@@ -1,0 +1,251 @@
+"""`univerb generate`: continue a prompt with the phrases of documents."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.columns import Columns
+from rich.panel import Panel
+from rich.text import Text
+
+from univerb.cli.console import (
+    console,
+    note_untrained,
+    piece_text,
+    pieces_text,
+    print_json,
+    print_sources,
+    show_warnings,
+    stats_line,
+)
+from univerb.cli.loading import load_model
+from univerb.cli.options import Sizes, parse_sizes, phrase_source
+from univerb.locations import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from univerb.decoding.results import Generation
+    from univerb.modeling.dynamic import DynamicLM
+    from univerb.sources.collection import PhraseItem
+    from univerb.vocabulary import DynamicVocabulary
+
+
+class ModeName(StrEnum):
+    """The decode modes."""
+
+    atomic = "atomic"
+    unfold = "unfold"
+    verify = "verify"
+
+
+class Overshoot(StrEnum):
+    """What a last phrase may do."""
+
+    allow = "allow"
+    forbid = "forbid"
+
+
+PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Documents to take phrases from: text, Markdown, HTML, JSONL, PDF, DOCX, a "
+            "folder, or - for standard input. Repeatable.",
+            rich_help_panel=PHRASES,
+        ),
+    ] = None,
+    phrases: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with one phrase per line, optionally a tab and a weight.",
+            rich_help_panel=PHRASES,
+        ),
+    ] = None,
+    phrase: Annotated[
+        list[str] | None, typer.Option(help="A phrase. Repeatable.", rich_help_panel=PHRASES)
+    ] = None,
+    sizes: Sizes = "2-8",
+    words: Annotated[
+        bool, typer.Option(help="n-grams of words, not of tokens.", rich_help_panel=PHRASES)
+    ] = False,
+    max_phrases: Annotated[
+        int | None, typer.Option(help="Keep at most so many.", rich_help_panel=PHRASES)
+    ] = None,
+    ban: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Never choose phrases with this text. Repeatable.", rich_help_panel=PHRASES
+        ),
+    ] = None,
+    real_time: Annotated[
+        bool,
+        typer.Option(
+            help="Start with 70 % of the phrases, add 5 % every 10 tokens.",
+            rich_help_panel=PHRASES,
+        ),
+    ] = False,
+    max_tokens: Annotated[
+        int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)
+    ] = 128,
+    mode: Annotated[
+        ModeName | None,
+        typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
+            rich_help_panel=DECODING,
+        ),
+    ] = None,
+    phrase_bias: Annotated[
+        float | None,
+        typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps all.", rich_help_panel=DECODING)] = 0,
+    repetition_penalty: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING)] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop here. Repeatable.", rich_help_panel=DECODING)
+    ] = None,
+    overshoot: Annotated[
+        Overshoot,
+        typer.Option(help="May a last phrase exceed the budget?", rich_help_panel=DECODING),
+    ] = Overshoot.forbid,
+    chat: Annotated[
+        bool, typer.Option(help="Apply the chat template.", rich_help_panel=DECODING)
+    ] = False,
+    truncate: Annotated[
+        bool,
+        typer.Option(help="Cut a prompt that is too long from the left.", rich_help_panel=DECODING),
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
+    ] = DEFAULT_MODEL,
+    device: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "cpu",
+    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
+    threads: Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)] = None,
+    offline: Annotated[
+        bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
+    ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print pieces as they come.", rich_help_panel=OUTPUT)
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show the plain LM beside it.", rich_help_panel=OUTPUT)
+    ] = False,
+    sources: Annotated[
+        bool,
+        typer.Option("--sources", help="List where the phrases come from.", rich_help_panel=OUTPUT),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show the candidates of each step.", rich_help_panel=OUTPUT),
+    ] = False,
+) -> None:
+    """Continue a prompt, writing whole phrases of your documents as single steps."""
+    show_warnings()
+    # Read before the model is loaded: a wrong path should not cost the wait.
+    items = _phrase_items(docs, phrases, phrase)
+    find = phrase_source(parse_sizes(sizes), words)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
+    note_untrained(lm)
+    vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": stop or (),
+        "ban": ban or (),
+        "overshoot": overshoot.value,
+        "truncate": "left" if truncate else None,
+        "explain": explain,
+    }
+    special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
+    if real_time and vocabulary is not None:
+        vocabulary, special["growth"] = _real_time(lm, vocabulary, seed)
+    text = lm.chat_prompt(text) if chat else text
+    result = _run(lm, text, vocabulary, options | special, echo=stream and not as_json)
+    plain = _run(lm, text, None, options, echo=False) if compare else None
+    if as_json:
+        print_json(result.to_dict() | ({"plain": plain.to_dict()} if plain else {}))
+        return
+    _show(prompt, result, plain, is_streamed=stream)
+    if explain:
+        _show_candidates(result)
+    if sources:
+        print_sources(result)
+
+
+def _phrase_items(
+    docs: list[str] | None, listed: Path | None, own: list[str] | None
+) -> "list[PhraseItem]":
+    from univerb.sources.files import read_documents
+    from univerb.sources.lists import read_phrase_list
+
+    items: list[PhraseItem] = list(read_documents(*docs)) if docs else []
+    return items + (read_phrase_list(listed) if listed else []) + (own or [])
+
+
+def _real_time(
+    lm: "DynamicLM", vocabulary: "DynamicVocabulary", seed: int
+) -> tuple["DynamicVocabulary", Any]:
+    from univerb.decoding.growth import RealTime
+
+    return lm.vocabulary(), RealTime(list(vocabulary), seed=seed)
+
+
+def _run(
+    lm: "DynamicLM",
+    prompt: str,
+    vocabulary: "DynamicVocabulary | None",
+    options: dict[str, Any],
+    echo: bool,
+) -> "Generation":
+    from univerb.decoding.loop import stream
+
+    pieces = stream(lm, prompt, vocabulary, **options)
+    number = 0
+    for piece in pieces:
+        if echo:
+            console.print(piece_text(piece, number), end="")
+            number += piece.is_phrase
+    if echo:
+        console.print()
+    return pieces.result
+
+
+def _show(prompt: str, result: "Generation", plain: "Generation | None", is_streamed: bool) -> None:
+    if plain is None:
+        if not is_streamed:
+            console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+        console.print(f"[dim]{stats_line(result.stats)}[/]")
+        return
+    panels = [
+        Panel(pieces_text(one.pieces), title=title, subtitle=stats_line(one.stats))
+        for title, one in (("with phrases", result), ("plain LM", plain))
+    ]
+    console.print(Columns(panels, equal=True, expand=True))
+
+
+def _show_candidates(result: "Generation") -> None:
+    for piece in result.pieces:
+        if piece.candidates:
+            shown = "  ".join(f"{c.text!r} {c.probability:.2f}" for c in piece.candidates)
+            console.print(Text(f"{piece.text!r:24} <- {shown}", style="dim"))

