@@ -1,0 +1,141 @@
+"""Tiny real models built in code: a byte-level BPE, a tied GPT-2 and an untied Llama."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from hypothesis import settings
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from univerb.config import EncoderConfig
+from univerb.locations import DEFAULT_MODEL
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+
+settings.register_profile("univerb", deadline=None)
+settings.load_profile("univerb")
+
+TEXT = (
+    "The tenant shall have quiet enjoyment of the premises. The tenant shall pay the rent on the "
+    "first day of each month, and the landlord shall keep the premises in good repair. "
+    "The landlord shall give the tenant at least thirty days written notice."
+)
+EOS = "<|endoftext|>"
+
+
+def data_directory() -> Path:
+    """Return where the shared real data lies, or skip."""
+    folder = Path(os.environ.get("UNIVERB_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no data at {folder}; set UNIVERB_DATA to the folder that has it")
+    return folder
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    rust = tokenizers.Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    rust.train_from_iterator([TEXT], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=EOS, pad_token=EOS)
+
+
+def make_gpt2(vocab_size: int = 320, seed: int = 0) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=512,
+        n_embd=32,
+        n_layer=3,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=0.2,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def make_llama(vocab_size: int = 320, seed: int = 0) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+MAKERS = {"gpt2": make_gpt2, "llama": make_llama}
+
+
+@pytest.fixture(scope="session")
+def hf_tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
+
+
+@pytest.fixture(params=["gpt2", "llama"])
+def tiny(request: pytest.FixtureRequest, hf_tokenizer: PreTrainedTokenizerFast) -> DynamicLM:
+    """A tied and an untied backbone, each with a fresh split-head encoder."""
+    return DynamicLM.wrap(MAKERS[request.param](), hf_tokenizer)
+
+
+@pytest.fixture(params=["gpt2-split", "gpt2-tied", "llama-split", "llama-tied"])
+def tiny_any_head(
+    request: pytest.FixtureRequest, hf_tokenizer: PreTrainedTokenizerFast
+) -> DynamicLM:
+    """Both backbones with both kinds of head."""
+    backbone, heads = request.param.split("-")
+    return DynamicLM.wrap(MAKERS[backbone](), hf_tokenizer, EncoderConfig(heads=heads))
+
+
+@pytest.fixture
+def lease() -> Document:
+    return Document(TEXT, "lease.txt")
+
+
+@pytest.fixture(scope="session")
+def default_lm() -> Iterator[DynamicLM]:
+    """The real default model; `make test` installs it, so it is never skipped."""
+    yield DynamicLM.from_pretrained(DEFAULT_MODEL)
+
+
+def saved(folder: Path, lm: DynamicLM) -> Path:
+    """Save a tiny backbone as a user would have it on disk."""
+    lm.model.save_pretrained(folder)
+    lm.hf_tokenizer.save_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder).vocab_size == lm.hf_tokenizer.vocab_size
+    return folder
+
+
+def stir(lm: DynamicLM, seed: int = 1, scale: float = 0.15) -> DynamicLM:
+    """Give an untrained split head random weights, so that phrases differ and get chosen."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in lm.encoder.heads.parameters():
+            parameter.copy_(torch.randn_like(parameter) * scale)
+    return lm

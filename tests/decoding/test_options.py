@@ -1,0 +1,64 @@
+"""Every option has a range, a name that is checked, and one definition."""
+
+import dataclasses
+import math
+
+import pytest
+
+from univerb.config import Profile
+from univerb.decoding.options import Decoding, Options, make_decoding
+from univerb.errors import OptionError
+
+
+def test_keywords_and_settings_have_the_same_names():
+    assert set(Options.__annotations__) == {field.name for field in dataclasses.fields(Decoding)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", -5),
+        ("max_tokens", True),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", "hot"),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("repetition_penalty", 0.0),
+        ("seed", -1),
+        ("tolerance", 1.1),
+        ("phrase_bias", math.inf),
+        ("mode", "magic"),
+        ("overshoot", "maybe"),
+        ("positions", "none"),
+        ("truncate", "right"),
+        ("stop", "text"),
+        ("stop", [""]),
+        ("ban", "text"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_and_named(name, value):
+    with pytest.raises(OptionError, match=name):
+        make_decoding({name: value})
+
+
+def test_an_unknown_option_suggests_the_nearest():
+    with pytest.raises(OptionError, match="Did you mean 'max_tokens'"):
+        make_decoding({"max_token": 5})
+
+
+def test_verify_with_a_tolerance_is_a_contradiction():
+    with pytest.raises(OptionError, match="verify"):
+        Decoding(mode="verify", tolerance=0.5)
+
+
+def test_what_is_left_open_comes_from_the_profile():
+    profile = Profile(mode="unfold", tolerance=0.4, phrase_bias=2.0)
+    how = Decoding().resolved(profile)
+    assert (how.is_atomic, how.tolerance, how.phrase_bias) == (False, 0.4, 2.0)
+    assert Decoding(mode="verify").resolved(profile).tolerance == 0.0
+    assert Decoding(mode="atomic").resolved(profile).phrase_bias == 0.0
+    assert Decoding(mode="atomic", phrase_bias=1.0).resolved(profile).phrase_bias == 1.0
+    assert Decoding(tolerance=1.0).resolved(profile).tolerance == 1.0
