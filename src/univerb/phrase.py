@@ -85,5 +85,7 @@ class Phrase:
             A phrase whose spans cover exactly the part.
         """
         length = len(text.strip())
+        if not length:
+            return replace(self, ids=ids, text=text, sources=())
         sources = tuple(replace(span, end=span.start + length) for span in self.sources)
         return replace(self, ids=ids, text=text, sources=sources)

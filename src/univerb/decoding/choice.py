@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from univerb.decoding.sampling import Sampler
-from univerb.modeling.table import PhraseTable, TableView
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.table import TableView
 from univerb.vocabulary import DynamicVocabulary
 
 
@@ -32,13 +33,13 @@ class ActivePhrases:
 
     def __init__(
         self,
+        lm: DynamicLM,
         vocabulary: DynamicVocabulary,
-        table: PhraseTable,
         phrase_bias: float,
         ban: Sequence[str],
     ) -> None:
         self.vocabulary = vocabulary
-        self._table = table
+        self._lm = lm
         self._phrase_bias = phrase_bias
         self._ban = tuple(ban)
         self._banned: list[bool] = []
@@ -47,7 +48,7 @@ class ActivePhrases:
 
     def refresh(self) -> TableView | None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
-        view = self._table.view()
+        view = self._lm.rows(self.vocabulary)
         if view is not None and view is not self._view:
             self._bias = view.bias + self._phrase_bias
             if self._ban:
@@ -73,7 +74,7 @@ class ActivePhrases:
         scores = torch.addmv(self._bias, self._view.outputs, hidden).float()
         if longest is not None:
             scores = scores.masked_fill(self._view.lengths > longest, -math.inf)
-        return scores
+        return scores if _any_left(scores) else None
 
     @property
     def view(self) -> TableView:
@@ -112,12 +113,14 @@ def choose_unfold(
         A token, or a phrase as a proposal.
     """
     filtered = sampler.filtered(logits, seen)
-    if phrases is None or first is None:
-        return Choice(sampler.pick(filtered), logits)
-    if tolerance > 0.0:
+    if phrases is not None and first is not None and tolerance > 0.0:
         lowest = filtered.max() + _log_share(tolerance)
         phrases = phrases.masked_fill(filtered[first] < lowest, -math.inf)
-        return choose_atomic(logits, phrases, sampler, seen)
+        if _any_left(phrases):
+            return choose_atomic(logits, phrases, sampler, seen)
+        phrases = None
+    if phrases is None or first is None:
+        return Choice(sampler.pick(filtered), logits)
     token = sampler.pick(filtered)
     best = int(phrases.masked_fill(first != token, -math.inf).argmax())
     is_proposed = int(first[best]) == token and bool(phrases[best] > logits[token])
@@ -144,6 +147,11 @@ def accepts(filtered: Tensor, token: int, tolerance: float, sampler: Sampler) ->
     if bool(filtered[token] >= filtered.max() + _log_share(tolerance)):
         return token
     return sampler.pick(filtered)
+
+
+def _any_left(scores: Tensor) -> bool:
+    # Phrases that cannot be chosen must not even lengthen the draw: its random state would shift.
+    return bool(scores.max() > -math.inf)
 
 
 def _log_share(tolerance: float) -> float:

@@ -50,9 +50,8 @@ class Sequence:
         )
         self._phrases: ActivePhrases | None = None
         if vocabulary is not None:
-            table = lm.table(vocabulary)
             bias = self._how.phrase_bias
-            self._phrases = ActivePhrases(vocabulary, table, bias, decoding.ban)
+            self._phrases = ActivePhrases(lm, vocabulary, bias, decoding.ban)
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._seen = list(prompt)
         """Base tokens of prompt and output, and the ids of phrases that were written."""

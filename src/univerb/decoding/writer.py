@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os.path import commonprefix
 
 from univerb.decoding.results import Candidate, Piece
 from univerb.phrase import Phrase
@@ -47,7 +48,9 @@ class Writer:
             self._incomplete = not part
             text += part
         if phrase is not None:
-            phrase = phrase.cut(self._tokenizer.decode(ids), tuple(ids))
+            # A part that ends inside a character is sourced up to the last whole one.
+            part = commonprefix([phrase.text, self._tokenizer.decode(ids)])
+            phrase = phrase.cut(part, tuple(ids))
         self._held.append(Piece(text, tuple(ids), logprob, phrase, candidates))
         return self._release()
 

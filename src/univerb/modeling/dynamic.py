@@ -17,7 +17,7 @@ from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.backbones import load_backbone
 from univerb.modeling.checkpoint import CARD, Backbone, read_card, read_checkpoint, write_checkpoint
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
-from univerb.modeling.table import PhraseTable
+from univerb.modeling.table import PhraseTable, TableView
 from univerb.phrase import Phrase
 from univerb.sources.collection import PhraseItem, collect_phrases
 from univerb.sources.ngrams import PhraseSource
@@ -170,8 +170,18 @@ class DynamicLM:
                 )
         return DynamicVocabulary(self.static_size, phrases)
 
-    def table(self, vocabulary: DynamicVocabulary) -> PhraseTable:
-        """Return the vectors of a vocabulary, encoded once and kept as long as it lives."""
+    def rows(self, vocabulary: DynamicVocabulary) -> TableView | None:
+        """Return the vectors of a vocabulary as it is now.
+
+        Args:
+            vocabulary: Made for this LM. Its phrases are encoded once and kept as long as it lives.
+
+        Returns:
+            Its rows, or None if it never had a phrase.
+
+        Raises:
+            VocabularyError: If it was made for another LM.
+        """
         if vocabulary.static_size != self.static_size:
             raise VocabularyError(
                 f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
@@ -179,14 +189,13 @@ class DynamicLM:
             )
         with self._lock:
             if vocabulary not in self._tables:
-                # The table must not keep its key alive, or the dictionary would never let go.
                 self._tables[vocabulary] = PhraseTable(
-                    weakref.proxy(vocabulary),
                     self.encode,
                     bias=lambda: float(self.encoder.heads.bias),
                     count_correction=self.encoder.config.count_correction,
                 )
-            return self._tables[vocabulary]
+            table = self._tables[vocabulary]
+        return table.sync(vocabulary)
 
     def encode(self, phrases: Sequence[Phrase]) -> Vectors:
         """Return input and output vectors of phrases, in order."""
@@ -202,7 +211,7 @@ class DynamicLM:
         Returns:
             Logits (B, T, V + P).
         """
-        view = self.table(vocabulary).view() if vocabulary is not None else None
+        view = self.rows(vocabulary) if vocabulary is not None else None
         if view is None:
             logits: Tensor = self.model(input_ids=ids).logits
             return logits

@@ -110,23 +110,15 @@ class PhraseEncoder(nn.Module):
         """
         settings = config or EncoderConfig()
         body = shallow_body(model, settings.layers)
-        size = model.config.get_text_config().hidden_size
-        encoder = cls(body, make_heads(size, size, settings), settings)
-        encoder.to(device=model.device, dtype=model.dtype)
-        if isinstance(encoder.heads, TiedHead):
-            rows = model.get_input_embeddings().weight
-            sample = torch.arange(0, rows.shape[0], max(rows.shape[0] // 256, 1))
-            with torch.no_grad():
-                hidden = encoder.body(inputs_embeds=rows[sample, None]).last_hidden_state[:, -1]
-            encoder.heads.match_norm(hidden, float(rows.norm(dim=-1).mean()))
-        return encoder.eval()
+        embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
+        return cls._fresh(body, embeddings, settings, tokenizer=None)
 
     @classmethod
     def from_model(
         cls,
         body: PreTrainedModel,
         tokenizer: Tokenizer,
-        hidden_size: int,
+        embeddings: Embeddings,
         config: EncoderConfig | None = None,
     ) -> Self:
         """Begin as another causal model, which reads the phrase's text through its tokenizer.
@@ -134,15 +126,33 @@ class PhraseEncoder(nn.Module):
         Args:
             body: A base model (`AutoModel`), such as GPT-2 for a TinyLlama backbone.
             tokenizer: The body's.
-            hidden_size: d of the LM.
+            embeddings: The LM's embedding layers.
             config: Heads; the depth is the body's.
 
         Returns:
             An encoder with fresh heads.
         """
-        settings = config or EncoderConfig()
-        heads = make_heads(body.config.get_text_config().hidden_size, hidden_size, settings)
-        return cls(body, heads, settings, tokenizer).to(device=body.device, dtype=body.dtype).eval()
+        return cls._fresh(body, embeddings, config or EncoderConfig(), tokenizer)
+
+    @classmethod
+    def _fresh(
+        cls,
+        body: PreTrainedModel,
+        embeddings: Embeddings,
+        config: EncoderConfig,
+        tokenizer: Tokenizer | None,
+    ) -> Self:
+        rows = embeddings.output_weight.detach()
+        heads = make_heads(body.config.get_text_config().hidden_size, rows.shape[1], config)
+        encoder = cls(body, heads, config, tokenizer).to(device=rows.device, dtype=rows.dtype)
+        encoder.eval()
+        if isinstance(heads, TiedHead):
+            known = rows.shape[0] if tokenizer is None else body.config.vocab_size
+            sample = torch.arange(0, known, max(known // 256, 1), device=rows.device)
+            with torch.no_grad():
+                hidden = encoder.hidden_states(sample[:, None], embeddings)[:, -1]
+            heads.match_norm(hidden, float(rows.norm(dim=-1).mean()))
+        return encoder
 
     @property
     def max_tokens(self) -> int:

@@ -5,7 +5,8 @@ modules on the way to the two embedding layers are shallow copies.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,24 +14,27 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.table import PhraseTable
+from univerb.modeling.table import TableView
 from univerb.vocabulary import DynamicVocabulary
+
+Rows = Callable[[], TableView | None]
+"""Gives the vocabulary's vectors as they are now."""
 
 
 class DynamicEmbedding(nn.Module):
     """Looks ids up in the LM's input matrix, or in the phrase table from |V| on."""
 
-    def __init__(self, static: nn.Module, table: PhraseTable, static_size: int) -> None:
+    def __init__(self, static: nn.Module, rows: Rows, static_size: int) -> None:
         super().__init__()
         self.static = static
         self.static_size = static_size
-        self._table = table
+        self._rows = rows
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to vectors (B, T, d)."""
         is_phrase = ids >= self.static_size
         vectors: Tensor = self.static(ids.masked_fill(is_phrase, 0))
-        view = self._table.view() if bool(is_phrase.any()) else None
+        view = self._rows() if bool(is_phrase.any()) else None
         if view is not None:
             vectors[is_phrase] = view.inputs[ids[is_phrase] - self.static_size]
         return vectors
@@ -39,17 +43,15 @@ class DynamicEmbedding(nn.Module):
 class DynamicHead(nn.Module):
     """Appends the phrases' logits to the LM's own."""
 
-    vocabulary: DynamicVocabulary
-
-    def __init__(self, static: nn.Module, table: PhraseTable) -> None:
+    def __init__(self, static: nn.Module, rows: Rows) -> None:
         super().__init__()
         self.static = static
-        self._table = table
+        self._rows = rows
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, d) to logits (B, T, V + P)."""
         logits: Tensor = self.static(hidden)
-        view = self._table.view()
+        view = self._rows()
         if view is None:
             return logits
         return torch.cat([logits, hidden @ view.outputs.T + view.bias], dim=-1)
@@ -65,15 +67,12 @@ def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedMode
     Returns:
         A model that shares its weights with `lm.model`. Turn its output into text with `expand`.
     """
-    table = lm.table(vocabulary)
+    rows = partial(lm.rows, vocabulary)
     base_name = lm.model.base_model_prefix
     model = _shallow(lm.model)
     setattr(model, base_name, _shallow(lm.model.base_model))
-    model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, table, lm.static_size))
-    head = DynamicHead(lm.embeddings.output, table)
-    # The table follows its vocabulary without keeping it alive; the model does.
-    head.vocabulary = vocabulary
-    model.set_output_embeddings(head)
+    model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, rows, lm.static_size))
+    model.set_output_embeddings(DynamicHead(lm.embeddings.output, rows))
     return model
 
 

@@ -34,13 +34,8 @@ class PhraseTable:
     """The matrices of one vocabulary, grown in place: what was encoded stays where it is."""
 
     def __init__(
-        self,
-        vocabulary: DynamicVocabulary,
-        encode: Encode,
-        bias: Callable[[], float],
-        count_correction: bool = False,
+        self, encode: Encode, bias: Callable[[], float], count_correction: bool = False
     ) -> None:
-        self._vocabulary = vocabulary
         self._encode = encode
         self._encoder_bias = bias
         self._count_correction = count_correction
@@ -51,9 +46,16 @@ class PhraseTable:
         self._view: TableView | None = None
         self._lock = threading.Lock()
 
-    def view(self) -> TableView | None:
-        """Encode what is new and return the rows, or None if the vocabulary never had a phrase."""
-        vocabulary = self._vocabulary
+    def sync(self, vocabulary: DynamicVocabulary) -> TableView | None:
+        """Encode what is new and return the rows.
+
+        Args:
+            vocabulary: The names to follow, the same at every call. The table does not hold it,
+                so that it can be dropped with it.
+
+        Returns:
+            The rows, or None if the vocabulary never had a phrase.
+        """
         if self._view is not None and self._view.version == vocabulary.version:
             return self._view
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
@@ -61,7 +63,8 @@ class PhraseTable:
             if fresh:
                 self._append(fresh)
             if self._rows and (self._view is None or self._view.version != version):
-                self._view = self._make_view(version, active)
+                weights = vocabulary.weights()[: self._rows]
+                self._view = self._make_view(version, active[: self._rows], weights)
         return self._view
 
     def _append(self, phrases: Sequence[Phrase]) -> None:
@@ -75,14 +78,15 @@ class PhraseTable:
         self._ids.extend(phrase.ids for phrase in phrases)
         self._rows = end
 
-    def _make_view(self, version: int, active: Sequence[bool]) -> TableView:
+    def _make_view(
+        self, version: int, active: Sequence[bool], weights: Sequence[float]
+    ) -> TableView:
         assert self._inputs is not None
         assert self._outputs is not None
         device, dtype = self._outputs.device, self._outputs.dtype
         first = torch.tensor([ids[0] for ids in self._ids], device=device)
-        is_active = torch.tensor(active[: self._rows], device=device)
-        weights = torch.tensor(self._vocabulary.weights()[: self._rows], device=device)
-        bias = weights + self._encoder_bias()
+        is_active = torch.tensor(active, device=device)
+        bias = torch.tensor(weights, device=device) + self._encoder_bias()
         if self._count_correction:
             counts = torch.bincount(first[is_active], minlength=int(first.max()) + 1)
             bias = bias - counts[first].clamp_min(1).log()

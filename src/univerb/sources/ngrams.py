@@ -132,9 +132,8 @@ def warn_if_unspaced(document: Document) -> None:
     if share > 0.3:
         warnings.warn(
             f"{share:.0%} of the letters of {document.name!r} belong to a script without spaces "
-            "between words: its phrases begin and end at characters instead of words, and the "
-            "default encoder was trained on English only. Supply your own phrase list for better "
-            "phrases.",
+            "between words: its phrases begin and end at characters instead of words. Supply your "
+            "own phrase list for better ones.",
             UnspacedTextWarning,
             stacklevel=2,
         )
@@ -146,7 +145,8 @@ def _collect(
     spans_of: Callable[[Segment], Iterable[tuple[int, int]]],
     guards: Guards,
 ) -> Iterator[Phrase]:
-    warn_if_unspaced(document)
+    if guards.word_boundaries:
+        warn_if_unspaced(document)
     found: dict[tuple[int, ...], list[Span]] = {}
     for segment in segments(document, tokenizer):
         for first, last in spans_of(segment):
