@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from conftest import EOS, TEXT, make_tokenizer
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from conftest import EOS, TEXT, make_tokenizer
 from univerb.tokenizer import TextStream, Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

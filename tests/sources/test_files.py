@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from univerb.errors import DocumentError, MissingExtra
-from univerb.sources import files
+from univerb.sources import files, formats
 from univerb.sources.files import read_documents
 from univerb.sources.markup import html_text, markdown_text
 
@@ -367,7 +367,8 @@ class TestGzip:
 class TestSize:
     @pytest.fixture(autouse=True)
     def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(files, "_MAX_BYTES", 2**20)
+        for module in (files, formats):
+            monkeypatch.setattr(module, "MAX_BYTES", 2**20)
 
     def test_a_file_at_the_limit_is_read(self, write: Write) -> None:
         assert len(read_one(write("a.txt", b"x" * 2**20))) == 2**20
@@ -397,7 +398,7 @@ class TestSize:
 
 
 def test_the_limit_is_512_mebibytes() -> None:
-    assert files._MAX_BYTES == 512 * 1024 * 1024
+    assert formats.MAX_BYTES == 512 * 1024 * 1024
 
 
 class TestPdf:

@@ -17,9 +17,9 @@ from univerb.cli.console import (
 from univerb.cli.loading import load_model
 
 SCENES = (
-    ("lease.txt", "The tenant shall"),
-    ("leaflet.txt", "Before you take this medicine, tell your doctor"),
-    ("regulation.txt", "Member States shall ensure that"),
+    ("lease.txt", "The landlord and the tenant agree as follows. The tenant shall"),
+    ("leaflet.txt", "What you need to know before you take this medicine. Do not take"),
+    ("regulation.txt", "Member States shall ensure that the label of honey"),
 )
 
 
@@ -37,7 +37,8 @@ def demo(
         with as_file(files("univerb") / "assets" / "demo" / name) as path:
             vocabulary = lm.vocabulary(read_documents(path))
         with console.status(f"writing with {len(vocabulary)} phrases of {name}"):
-            result = generate(lm, prompt, vocabulary, max_tokens=max_tokens)
+            # A small LM repeats itself when it is greedy; a light penalty keeps the text moving.
+            result = generate(lm, prompt, vocabulary, max_tokens=max_tokens, repetition_penalty=1.1)
         console.rule(f"[bold]{name}")
         console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
         console.print(f"\n[dim]{stats_line(result.stats)}[/]")

@@ -2,30 +2,29 @@
 
 import difflib
 import gzip
-import io
-import json
 import os
 import stat
 import sys
-import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NoReturn
 
-from univerb.errors import DocumentError, MissingExtra
+from univerb.errors import DocumentError
 from univerb.phrase import Document
-from univerb.sources.markup import html_text, markdown_text
+from univerb.sources.formats import (
+    MAX_BYTES,
+    READERS,
+    check_size,
+    known_suffixes,
+    read_text,
+    repaired,
+)
 
-_MAX_BYTES = 512 * 2**20
 _STDIN = "-"
-_LABELS = ("name", "id", "title", "celex")
-
-_Reader = Callable[[bytes, str], Iterator[tuple[str, str]]]
-"""Yields the texts of a file's bytes, each with its label; the file is named in errors only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +91,10 @@ def _folder_files(folder: Path) -> list[_File]:
     for root, folders, names in os.walk(folder, onerror=lambda e: _refuse(repr(e.filename), e)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         visible = [Path(root, name) for name in names if not name.startswith(".")]
-        found += [p for p in visible if _suffix(p.name) in _READERS and os.path.isfile(p)]
+        found += [p for p in visible if _suffix(p.name) in READERS and os.path.isfile(p)]
     if not found:
         raise DocumentError(
-            f"folder {str(folder)!r} has no files that can be read. Known are {_known_suffixes()}; "
+            f"folder {str(folder)!r} has no files that can be read. Known are {known_suffixes()}; "
             "name files with other suffixes one by one to read them as text."
         )
     return [
@@ -106,7 +105,7 @@ def _folder_files(folder: Path) -> list[_File]:
 
 def _texts(file: _File) -> list[tuple[str, str]]:
     data = _contents(file)
-    texts = list(_READERS.get(_suffix(file.path), _read_text)(data, file.origin)) if data else []
+    texts = list(READERS.get(_suffix(file.path), read_text)(data, file.origin)) if data else []
     if not texts or not all(text.strip() for _, text in texts):
         raise DocumentError(
             f"{file.origin} is empty or has no text (a scan needs text recognition first). "
@@ -118,129 +117,19 @@ def _texts(file: _File) -> list[tuple[str, str]]:
 def _contents(file: _File) -> bytes:
     try:
         if file.path == _STDIN:
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             is_gzip = file.path.lower().endswith(".gz")
             with gzip.open(file.path) if is_gzip else open(file.path, "rb") as stream:
-                data = stream.read(_MAX_BYTES + 1)
+                data = stream.read(MAX_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DocumentError(
             f"{file.origin} is not a readable gzip file. Pack it again or leave it out."
         ) from error
     except OSError as error:
         _refuse(file.origin, error)
-    _check_size(len(data), file.origin)
+    check_size(len(data), file.origin)
     return data
-
-
-def _read_text(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    yield "", _decoded(data, origin)
-
-
-def _read_markdown(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    yield "", markdown_text(_decoded(data, origin))
-
-
-def _read_html(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    yield "", html_text(_decoded(data, origin))
-
-
-def _read_jsonl(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    # str.splitlines would also cut at characters that JSON allows within a string.
-    for number, line in enumerate(_decoded(data, origin).split("\n"), start=1):
-        if line.strip():
-            label, text = _record(line, f"line {number} of {origin}")
-            yield label or str(number), text
-
-
-def _record(line: str, origin: str) -> tuple[str, str]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(
-            f"{origin} is not valid JSON. Each line must be an object with 'text'; correct it."
-        ) from error
-    if not isinstance(record, dict):
-        raise DocumentError(
-            f"{origin} is a JSON {type(record).__name__}. Make it an object with 'text'."
-        )
-    text = record.get("text")
-    if not isinstance(text, str) or not text.strip():
-        problem = "'text' that is empty or no string" if "text" in record else "no 'text'"
-        keys = ", ".join(map(repr, list(record)[:10])) or "none"
-        raise DocumentError(
-            f"{origin} has {problem}; its keys are: {keys}. Put the document under 'text'."
-        )
-    labels = [record[key] for key in _LABELS if isinstance(record.get(key), str | int)]
-    named = (" ".join(_repaired(str(label)).split()) for label in labels)
-    return next(filter(None, named), ""), _repaired(text)
-
-
-def _read_pdf(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    try:
-        import pypdf
-    except ImportError:
-        raise MissingExtra("pypdf", "files") from None
-    with _explained(origin, "PDF file; it may be broken or need a password"):
-        pages = [page.extract_text().strip() for page in pypdf.PdfReader(io.BytesIO(data)).pages]
-    yield "", _repaired("\n\n".join(filter(None, pages)))
-
-
-def _read_docx(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    try:
-        import docx
-        from docx.oxml.ns import qn
-    except ImportError:
-        raise MissingExtra("python-docx", "files") from None
-    paragraphs: dict[object, str] = {}
-    with _explained(origin, "DOCX file; it may be broken or need a password"):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            _check_size(sum(entry.file_size for entry in archive.infolist()), origin)
-        body = docx.Document(io.BytesIO(data)).element.body
-        # Runs, because a paragraph's own text lacks tracked insertions and form fields; a text
-        # box is stored twice, the second time as a fallback.
-        shown = "not(ancestor::w:moveFrom or ancestor::*[local-name()='Fallback'])"
-        for run in body.xpath(f".//w:r[{shown}]"):
-            paragraph = next(run.iterancestors(qn("w:p")))
-            paragraphs[paragraph] = paragraphs.get(paragraph, "") + run.text
-    yield "", _repaired("\n\n".join(filter(None, map(str.strip, paragraphs.values()))))
-
-
-_READERS: dict[str, _Reader] = {
-    ".txt": _read_text,
-    ".md": _read_markdown,
-    ".markdown": _read_markdown,
-    ".html": _read_html,
-    ".htm": _read_html,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".pdf": _read_pdf,
-    ".docx": _read_docx,
-}
-
-
-def _decoded(data: bytes, origin: str) -> str:
-    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise DocumentError(
-            f"{origin} is binary or not UTF-8. Known are UTF-8 text and {_known_suffixes()}: "
-            "convert it or leave it out."
-        )
-    return _unix_lines(text)
-
-
-def _repaired(text: str) -> str:
-    # Escapes and broken fonts can spell what no tokenizer takes: NUL and halves of characters.
-    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return _unix_lines(whole.replace("\0", ""))
-
-
-def _unix_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _file_names(files: Sequence[_File]) -> list[str]:
@@ -255,7 +144,7 @@ def _file_names(files: Sequence[_File]) -> list[str]:
             i for i, f in enumerate(files) if places[names[i]] > 1 and lengths[i] < len(f.parts)
         ]
         if not unclear:
-            return [_repaired(name) for name in names]
+            return [repaired(name) for name in names]
         for i in unclear:
             lengths[i] += 1
 
@@ -280,10 +169,6 @@ def _parts(path: str | Path) -> tuple[str, ...]:
     return Path(os.path.abspath(path)).parts[1:]
 
 
-def _known_suffixes() -> str:
-    return f"{', '.join(sorted(_READERS))}, each also with .gz"
-
-
 def _suggestion(path: Path) -> str:
     with suppress(OSError, ValueError):
         close = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
@@ -292,28 +177,8 @@ def _suggestion(path: Path) -> str:
     return "Check the path."
 
 
-def _check_size(size: int, origin: str) -> None:
-    if size > _MAX_BYTES:
-        raise DocumentError(
-            f"{origin} holds more than {_MAX_BYTES // 2**20} MiB. Split it or leave it out."
-        )
-
-
 def _refuse(origin: str, error: OSError) -> NoReturn:
     raise DocumentError(
         f"{origin} cannot be read: {error.strerror or error}. "
         "Check its permissions or leave it out."
     ) from error
-
-
-@contextmanager
-def _explained(origin: str, kind: str) -> Iterator[None]:
-    try:
-        yield
-    except DocumentError:
-        raise
-    # The libraries let whatever they stumble on through, from KeyError to RecursionError.
-    except Exception as error:
-        raise DocumentError(
-            f"{origin} is not a readable {kind}. Convert it to text or leave it out."
-        ) from error

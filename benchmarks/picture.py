@@ -1,0 +1,30 @@
+"""Draw docs/demo.svg: the default model writing with the phrases of the demo lease."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+from transformers.utils import logging
+
+import univerb
+from univerb.cli.console import pieces_text, stats_line
+from univerb.cli.demo import SCENES
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    logging.disable_progress_bar()
+    name, prompt = SCENES[0]
+    lm = univerb.load()
+    vocabulary = lm.vocabulary(univerb.read_documents(ROOT / "src/univerb/assets/demo" / name))
+    result = univerb.generate(lm, prompt, vocabulary, max_tokens=60, repetition_penalty=1.1)
+    console = Console(record=True, width=92, force_terminal=True, highlight=False)
+    console.print(f'[bold green]$[/] univerb generate "{prompt}" --docs {name}')
+    console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+    console.print(f"[dim]{stats_line(result.stats).split(';')[0]}[/]")
+    console.save_svg(str(ROOT / "docs" / "demo.svg"), title="univerb", unique_id="univerb")
+
+
+if __name__ == "__main__":
+    main()

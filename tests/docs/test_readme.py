@@ -1,0 +1,98 @@
+"""Every command and figure of the README is executed or compared here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+
+
+def run(command, timeout=280):
+    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def test_the_readme_is_at_most_200_lines():
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.default_model
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_works(command):
+    # The installation that runs this test stands in for the one that make would build first.
+    if command.startswith("make "):
+        command += f" BIN={BIN} CORE=Makefile"
+    done = run(command)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
+
+
+@pytest.mark.default_model
+@pytest.mark.slow
+@pytest.mark.parametrize("code", blocks("python"), ids=["quickstart", "wrap"])
+def test_every_python_block_works(code, tmp_path):
+    script = tmp_path / "block.py"
+    script.write_text(code, encoding="utf-8")
+    done = run(f"{sys.executable} {script}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
+
+
+def test_make_targets_named_in_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`?make (\w+)`?", README)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_every_figure_comes_from_the_committed_result():
+    report = json.loads((ROOT / "benchmarks/results/decode.json").read_text(encoding="utf-8"))
+    assert figures(report).strip() in README
+
+
+def figures(report):
+    """The README's table as the result file has it."""
+    ratios, verify = report["overhead"]["ratios"], report["verify"]
+    sharing = report["encode"]["speedup_of_sharing"]
+    rows = [
+        (
+            f"time per step, P = {size:,}, to HF `generate`",
+            f"{ratios[f'atomic, P = {size}'][0]:.2f}x",
+        )
+        for size in (0, 1_000, 10_000, 65_000)
+    ]
+    shared, padded = sharing["unique by length"][0], sharing["padded"][0]
+    rows += [
+        ("encoding with shared prefixes, to unique phrases by length", f"{shared:.1f}x faster"),
+        ("the same, to padded batches", f"{padded:.1f}x faster"),
+        (
+            "`verify` = plain greedy, WikiText-103 prefixes of 128 tokens",
+            f"{verify['identical']} of {verify['of']}",
+        ),
+    ]
+    return "\n".join(["| what | figure |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
+
+
+def test_links_point_at_files_that_exist():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
