@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CORE := $(VENV)/.stamp-core
 DEV := $(VENV)/.stamp-dev
+PLOTS := $(VENV)/.stamp-plots
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling
 
 .DEFAULT_GOAL := help
@@ -48,7 +49,7 @@ check-docstrings: $(DEV)
 check-spelling: $(DEV)
 	$(BIN)/codespell
 
-bench: $(CORE) ## Measure decoding speed
+bench: $(PLOTS) ## Measure decoding speed
 	$(BIN)/univerb setup
 	$(BIN)/python benchmarks/decode.py $(ARGS)
 
@@ -61,6 +62,10 @@ $(CORE): pyproject.toml constraints.txt
 	@echo "Installing univerb into $(VENV); the first time takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -qq -c constraints.txt -e '.[gguf]'
+	@touch $@
+
+$(PLOTS): $(CORE)
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,plots]'
 	@touch $@
 
 $(DEV): $(CORE)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 from transformers.utils import logging
 
 import univerb
@@ -21,7 +20,7 @@ def main() -> None:
     result = univerb.generate(lm, prompt, vocabulary, max_tokens=60, repetition_penalty=1.1)
     console = Console(record=True, width=92, force_terminal=True, highlight=False)
     console.print(f'[bold green]$[/] univerb generate "{prompt}" --docs {name}')
-    console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+    console.print(pieces_text(result.pieces, prompt))
     console.print(f"[dim]{stats_line(result.stats).split(';')[0]}[/]")
     console.save_svg(str(ROOT / "docs" / "demo.svg"), title="univerb", unique_id="univerb")
 

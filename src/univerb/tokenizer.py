@@ -47,6 +47,10 @@ class Tokenizer:
         encoding = self._rust.encode(text, add_special_tokens=False)
         return Encoded(encoding.ids, encoding.offsets)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Tokenize a text as the beginning of a sequence, with the special tokens of a prompt."""
+        return list(self._rust.encode(text, add_special_tokens=True).ids)
+
     def encode_inside(self, text: str) -> Encoded:
         """Tokenize a text as if a word stood before it: its first word carries its space too.
 

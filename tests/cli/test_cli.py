@@ -129,8 +129,9 @@ def checked(data: dict[str, Any], *texts: str) -> dict[str, Any]:
         assert isinstance(piece["is_phrase"], bool)
         for span in piece["sources"]:
             assert span.keys() == {"document", "start", "end"}
-            places = [text[span["start"] : span["end"]] for text in texts]
-            assert piece["text"].strip() in places
+            places = [text[span["start"] : span["end"]].split() for text in texts]
+            # A broken character that a token left behind shows with the next piece.
+            assert piece["text"].lstrip("\ufffd").split() in places
         assert piece["is_phrase"] or not piece["sources"]
     stats = data["stats"]
     assert stats.keys() >= {"steps", "base_tokens", "phrase_share", "seconds"}
@@ -241,11 +242,12 @@ def test_single_phrases_can_be_given(run, model):
     assert texts == {" quiet enjoyment", " good repair"}
 
 
-def test_phrases_that_cannot_be_used_are_named_in_a_note(model):
-    ran = spawn("generate", "x", "--model", model, "--phrase", "a", "--max-tokens", 2, "--json")
-    assert ran.code == 0 and ran.json["stats"]["base_tokens"] <= 2
+@pytest.mark.filterwarnings("default")
+def test_phrases_that_cannot_be_used_are_named_in_a_note(run, model):
+    ran = run("generate", "x", "--model", model, "--phrase", "tenant", "--json")
+    assert ran.code == 0 and checked(ran.json)["stats"]["phrases"] == 0
     (note,) = [line for line in ran.err.splitlines() if "left out" in line]
-    assert note.startswith("note: ") and "'a'" in note and "UserWarning" not in ran.err
+    assert note.startswith("note: ") and "'tenant'" in note and "Warning" not in note
 
 
 @pytest.mark.parametrize("more", [ONLY_PHRASES, ["--mode", "unfold", "--tolerance", "1"]])
@@ -342,7 +344,7 @@ def test_a_stop_text_ends_the_text_before_it(run, model, lease_file):
     base += ("--max-tokens", 30, *ONLY_PHRASES)
     whole = run(*base).json["text"]
     stop = whole[9:14]
-    data = checked(run(*base, "--stop", stop, "--stop", "never").json)
+    data = checked(run(*base, "--stop", stop, "--stop", "never").json, TEXT)
     assert data["text"] == whole[: whole.index(stop)]
     assert data["finish_reason"] == "stop"
 
@@ -380,7 +382,8 @@ def test_a_long_prompt_is_refused_unless_it_may_be_cut(run, model):
 
 
 def test_half_precision_and_threads_can_be_chosen(run, model):
-    ran = run("generate", "x", "--model", model, "--dtype", "bfloat16", "--threads", 2, "--json")
+    few = ("--max-tokens", 2, "--json")
+    ran = run("generate", "x", "--model", model, "--dtype", "bfloat16", "--threads", 2, *few)
     checked(ran.json)
     assert torch.get_num_threads() == 2
 
@@ -471,10 +474,10 @@ def test_an_empty_prompt_is_refused(run, model):
     [["--mode", "fast"], ["--threads", "0"], ["--overshoot", "maybe"], ["--no-such"], ["--stop"]],
     ids=" ".join,
 )
-def test_an_option_that_does_not_exist_ends_with_usage(run, arguments):
+def test_an_option_that_does_not_exist_is_named(run, arguments):
     ran = run("generate", "x", *arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert "Usage:" in ran.err and arguments[0] in ran.err and "Traceback" not in ran.err
+    assert "Error" in ran.err and arguments[0] in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -500,27 +503,27 @@ def test_a_mistake_does_not_cost_the_wait_for_the_model(run, arguments, monkeypa
 
 
 @pytest.mark.parametrize("how", ["prompt", "standard input", "phrase"])
-def test_bytes_that_are_no_text_are_refused(model, how):
+def test_bytes_that_are_no_text_are_refused(run, model, how):
     wrong = b"The \xff tenant"
-    arguments = {"prompt": [wrong], "standard input": ["-"], "phrase": ["x", "--phrase", wrong]}
-    ran = spawn("generate", *arguments[how], "--model", model, "--json", stdin=wrong)
-    refused(ran, "UTF-8")
+    typed = wrong.decode(errors="surrogateescape")
+    arguments = {"prompt": [typed], "standard input": ["-"], "phrase": ["x", "--phrase", typed]}
+    refused(run("generate", *arguments[how], "--model", model, stdin=wrong), "UTF-8")
 
 
-def test_a_terminal_that_is_not_utf8_gets_its_text_too(model):
-    ran = spawn(
-        *("generate", "x", "--model", model, "--phrase", "café crème", "--max-tokens", 1),
-        *("--json", *ONLY_PHRASES),
-        PYTHONIOENCODING="ascii",
-    )
-    assert ran.code == 0 and ran.json["text"] == " café crème"
+def test_json_can_be_written_where_the_output_is_not_utf8(run, model, monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    base = ("generate", "x", "--model", model, "--phrase", "café crème", "--max-tokens", 1)
+    assert run(*base, "--json", *ONLY_PHRASES).code == 0
+    assert json.loads(raw.getvalue())["text"] == " café crème"
 
 
-def test_an_interrupt_ends_quietly():
-    process = start("generate", "-", "--model", "/", "--json")
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+def test_an_interrupt_ends_quietly(tmp_path):
+    os.mkfifo(tmp_path / "endless.txt")
+    process = start("generate", "x", "--docs", tmp_path / "endless.txt", "--json")
+    with (tmp_path / "endless.txt").open("wb"):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert out == b"" and b"Traceback" not in err
 
@@ -573,8 +576,8 @@ def test_phrases_can_be_limited_and_counted_in_words(run, model, lease_file):
     base = ("phrases", lease_file, "--model", model, "--json", "--limit", 0)
     assert run(*base, "--max-phrases", 7).json["total"] == 7
     words = run(*base, "--words", "--sizes", "3-3").json
-    assert words["total"] > 5
-    assert all(len(re.findall(r"\w+|[.,]", p["text"])) == 3 for p in words["phrases"])
+    counts = [len(phrase["text"].split()) for phrase in words["phrases"]]
+    assert len(counts) > 5 and max(counts) == 3
 
 
 def test_phrases_knows_the_backbone_of_a_saved_encoder(run, encoder, model, lease_file):
@@ -681,8 +684,8 @@ def test_the_demo_writes_with_phrases_of_each_document():
 
 
 @pytest.mark.default_model
-def test_the_default_model_answers_with_phrases_of_a_document():
-    ran = spawn(
+def test_the_default_model_answers_with_phrases_of_a_document(run):
+    ran = run(
         *("generate", "What must the tenant do?", "--chat", "--json", "--max-tokens", 40),
         *("--docs", DEMO / "lease.txt", "--sources"),
     )

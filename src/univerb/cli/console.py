@@ -20,6 +20,7 @@ __all__ = [
     "escape",
     "note_untrained",
     "piece_text",
+    "pieces_text",
     "print_json",
     "print_sources",
     "show_warnings",
@@ -41,9 +42,9 @@ def piece_text(piece: "Piece", number: int) -> Text:
     return text.append(piece.text[space:], style=_PHRASE_STYLES[number % 2])
 
 
-def pieces_text(pieces: Iterable["Piece"]) -> Text:
-    """Render a whole generation."""
-    text, number = Text(), 0
+def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
+    """Render a whole generation, after its prompt if that is given."""
+    text, number = Text().append(prompt, style="dim"), 0
     for piece in pieces:
         text.append_text(piece_text(piece, number))
         number += piece.is_phrase

@@ -4,7 +4,6 @@ from importlib.resources import as_file, files
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from univerb.cli.console import (
     console,
@@ -40,7 +39,7 @@ def demo(
             # A small LM repeats itself when it is greedy; a light penalty keeps the text moving.
             result = generate(lm, prompt, vocabulary, max_tokens=max_tokens, repetition_penalty=1.1)
         console.rule(f"[bold]{name}")
-        console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+        console.print(pieces_text(result.pieces, prompt))
         console.print(f"\n[dim]{stats_line(result.stats)}[/]")
         print_sources(result)
         console.print()

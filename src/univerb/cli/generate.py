@@ -46,6 +46,13 @@ class Overshoot(StrEnum):
     forbid = "forbid"
 
 
+class Positions(StrEnum):
+    """How positions are counted."""
+
+    unit = "unit"
+    token = "token"
+
+
 PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
 
 
@@ -121,6 +128,13 @@ def generate(
         Overshoot,
         typer.Option(help="May a last phrase exceed the budget?", rich_help_panel=DECODING),
     ] = Overshoot.forbid,
+    positions: Annotated[
+        Positions,
+        typer.Option(help="Where a phrase fed as one vector sits.", rich_help_panel=DECODING),
+    ] = Positions.unit,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on to the budget.", rich_help_panel=DECODING)
+    ] = False,
     chat: Annotated[
         bool, typer.Option(help="Apply the chat template.", rich_help_panel=DECODING)
     ] = False,
@@ -174,19 +188,21 @@ def generate(
         "stop": stop or (),
         "ban": ban or (),
         "overshoot": overshoot.value,
+        "positions": positions.value,
+        "ignore_eos": ignore_eos,
         "truncate": "left" if truncate else None,
         "explain": explain,
     }
     special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
     if real_time and vocabulary is not None:
         vocabulary, special["growth"] = _real_time(lm, vocabulary, seed)
-    text = lm.chat_prompt(text) if chat else text
-    result = _run(lm, text, vocabulary, options | special, echo=stream and not as_json)
-    plain = _run(lm, text, None, options, echo=False) if compare else None
+    given = lm.chat_prompt(text) if chat else text
+    result = _run(lm, given, vocabulary, options | special, echo=stream and not as_json)
+    plain = _run(lm, given, None, options, echo=False) if compare else None
     if as_json:
         print_json(result.to_dict() | ({"plain": plain.to_dict()} if plain else {}))
         return
-    _show(prompt, result, plain, is_streamed=stream)
+    _show(text, result, plain, is_streamed=stream)
     if explain:
         _show_candidates(result)
     if sources:
@@ -213,7 +229,7 @@ def _real_time(
 
 def _run(
     lm: "DynamicLM",
-    prompt: str,
+    prompt: str | list[int],
     vocabulary: "DynamicVocabulary | None",
     options: dict[str, Any],
     echo: bool,
@@ -234,7 +250,7 @@ def _run(
 def _show(prompt: str, result: "Generation", plain: "Generation | None", is_streamed: bool) -> None:
     if plain is None:
         if not is_streamed:
-            console.print(Text(prompt, style="dim") + pieces_text(result.pieces))
+            console.print(pieces_text(result.pieces, prompt))
         console.print(f"[dim]{stats_line(result.stats)}[/]")
         return
     panels = [

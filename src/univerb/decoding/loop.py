@@ -230,8 +230,7 @@ def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -
     Raises:
         PromptError: If the prompt is empty, has unknown ids, or is too long.
     """
-    # With the tokenizer's own special tokens, as HF's generate would see the text.
-    ids = list(lm.hf_tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
+    ids = lm.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     if min(ids) < 0 or max(ids) >= lm.static_size:

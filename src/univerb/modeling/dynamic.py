@@ -223,15 +223,15 @@ class DynamicLM:
             [self.embeddings.output(hidden), hidden @ view.outputs.T + view.bias], dim=-1
         )
 
-    def chat_prompt(self, message: str, system: str | None = None) -> str:
-        """Return a user's message in the model's chat template, ready to be continued.
+    def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
+        """Return a user's message in the model's chat template, as ids ready to be continued.
 
         Args:
             message: What the user says.
             system: What the model is told first; the template's own default if None.
 
         Returns:
-            The prompt.
+            The prompt's token ids: as text the template's special tokens would be added twice.
 
         Raises:
             PromptError: If the tokenizer has no chat template.
@@ -242,9 +242,8 @@ class DynamicLM:
             )
         turns = [{"role": "system", "content": system}] if system else []
         turns.append({"role": "user", "content": message})
-        return str(
-            self.hf_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        )
+        encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
+        return list(encoded["input_ids"])
 
 
 def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
