@@ -18,7 +18,7 @@ def main() -> None:
     lm = univerb.load()
     vocabulary = lm.vocabulary(univerb.read_documents(ROOT / "src/univerb/assets/demo" / name))
     result = univerb.generate(lm, prompt, vocabulary, max_tokens=60, repetition_penalty=1.1)
-    console = Console(record=True, width=92, force_terminal=True, highlight=False)
+    console = Console(record=True, width=104, force_terminal=True, highlight=False)
     console.print(f'[bold green]$[/] univerb generate "{prompt}" --docs {name}')
     console.print(pieces_text(result.pieces, prompt))
     console.print(f"[dim]{stats_line(result.stats).split(';')[0]}[/]")

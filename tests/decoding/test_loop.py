@@ -345,3 +345,29 @@ def test_a_result_prints_as_its_text_and_turns_into_json(lm, vocabulary):
     assert str(result) == result.text == shown["text"]
     assert shown["schema_version"] == 1
     assert [piece["text"] for piece in shown["pieces"]] == [p.text for p in result.pieces]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_long_phrase_never_exceeds_budget_or_context(lm, mode):
+    long = Phrase(tuple(5 + n % 300 for n in range(150)), "x" * 150, weight=200.0)
+    vocabulary = lm.vocabulary([long])
+    options = {"mode": mode, "tolerance": None if mode != "unfold" else 1.0, "ignore_eos": True}
+    assert generate(lm, PROMPT, vocabulary, max_tokens=100, **options).stats.base_tokens == 100
+    full = generate(lm, [5, 9] * 200, vocabulary, max_tokens=300, overshoot="allow", **options)
+    assert full.finish_reason == "length"
+
+
+def test_positions_by_base_token_end_with_the_context(lm, vocabulary):
+    result = generate(
+        lm, [5, 9] * 240, vocabulary, mode="atomic", positions="token", phrase_bias=50.0,
+        max_tokens=400, ignore_eos=True,
+    )  # fmt: skip
+    assert result.finish_reason == "length"
+    assert 32 <= result.stats.base_tokens <= 33
+
+
+def test_a_growth_policy_serves_every_sequence_of_a_batch(lm, vocabulary):
+    every = list(vocabulary)
+    own = [lm.vocabulary(), lm.vocabulary()]
+    batch(lm, [PROMPT, "rent"], own, growth=RealTime(every), max_tokens=80, ignore_eos=True)
+    assert [len(v) for v in own] == [len(every)] * 2

@@ -30,7 +30,7 @@ __all__ = [
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
-_PHRASE_STYLES = ("bold black on bright_cyan", "bold black on bright_yellow")
+_PHRASE_STYLES = ("bold #10222b on #8fd3e8", "bold #2b2210 on #f4d35e")
 
 
 def piece_text(piece: "Piece", number: int) -> Text:

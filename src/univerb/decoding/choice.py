@@ -45,12 +45,14 @@ class ActivePhrases:
         self._banned: list[bool] = []
         self._view: TableView | None = None
         self._bias: Tensor | None = None
+        self._longest = 0
 
     def refresh(self) -> TableView | None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
         view = self._lm.rows(self.vocabulary)
         if view is not None and view is not self._view:
             self._bias = view.bias + self._phrase_bias
+            self._longest = int(view.lengths.max())
             if self._ban:
                 _, fresh, _ = self.vocabulary.snapshot(since=len(self._banned))
                 self._banned += [any(text in p.text for text in self._ban) for p in fresh]
@@ -59,12 +61,12 @@ class ActivePhrases:
         self._view = view
         return view
 
-    def scores(self, hidden: Tensor, longest: int | None) -> Tensor | None:
+    def scores(self, hidden: Tensor, longest: int) -> Tensor | None:
         """Score the phrases against a hidden state (d,).
 
         Args:
             hidden: The LM's state after the last row.
-            longest: Mask phrases with more tokens than this; None for no limit.
+            longest: Mask phrases with more tokens than this.
 
         Returns:
             Logits (P,) in float32, or None if there is nothing to choose.
@@ -72,7 +74,7 @@ class ActivePhrases:
         if self._view is None or self._bias is None:
             return None
         scores = torch.addmv(self._bias, self._view.outputs, hidden).float()
-        if longest is not None:
+        if longest < self._longest:
             scores = scores.masked_fill(self._view.lengths > longest, -math.inf)
         return scores if _any_left(scores) else None
 

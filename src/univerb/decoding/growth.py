@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from univerb.errors import OptionError
 from univerb.phrase import Phrase
@@ -31,15 +32,17 @@ class RealTime:
         self._phrases = list(phrases)
         random.Random(seed).shuffle(self._phrases)
         self._start, self._share, self._every = start, share, every
-        self._added = 0
+        self._added: WeakKeyDictionary[DynamicVocabulary, int] = WeakKeyDictionary()
+        """How many phrases each vocabulary has been given: one policy may serve a batch."""
 
     def __call__(self, vocabulary: DynamicVocabulary, produced: int) -> None:
         """Add the phrases that are due after so many base tokens."""
         share = min(self._start + self._share * (produced // self._every), 1.0)
         due = round(share * len(self._phrases))
-        if due > self._added:
-            vocabulary.add(self._phrases[self._added : due])
-            self._added = due
+        added = self._added.get(vocabulary, 0)
+        if due > added:
+            vocabulary.add(self._phrases[added:due])
+            self._added[vocabulary] = due
 
 
 class ExpireIdle:

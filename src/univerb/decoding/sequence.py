@@ -77,8 +77,7 @@ class Sequence:
         assert self._state is not None
         hidden, logits = self._state
         self._grow()
-        longest = self._longest_phrase()
-        scores = self._phrases.scores(hidden, longest) if self._phrases else None
+        scores = self._phrases.scores(hidden, self._longest_phrase()) if self._phrases else None
         if self._how.is_atomic:
             choice = choose_atomic(logits, scores, self._sampler, self._seen)
         else:
@@ -124,13 +123,11 @@ class Sequence:
         self._phrases.refresh()
         self.stats.encode_seconds += time.perf_counter() - began
 
-    def _longest_phrase(self) -> int | None:
-        """How long a phrase may be, or None where nothing limits it."""
-        limit = self._context_left - 1
-        if self._decoding.overshoot == "forbid":
-            limit = min(limit, self._decoding.max_tokens - self._produced)
-        # No default phrase is longer; sparing the mask keeps the step cheap.
-        return limit if limit < 64 else None
+    def _longest_phrase(self) -> int:
+        """How long a phrase may be, in base tokens."""
+        if self._decoding.overshoot == "allow":
+            return self._context_left
+        return min(self._context_left, self._decoding.max_tokens - self._produced)
 
     def _take_phrase(
         self, unit: int, scores: Tensor, candidates: tuple[Candidate, ...]
@@ -143,6 +140,9 @@ class Sequence:
         self._emit(phrase.ids, _logprob(scores, unit), phrase, candidates)
         self._phrases.vocabulary.tick([unit])
         self._seen.append(unit)
+        if self._decoding.positions == "token":
+            # Its row is one, but it takes the positions of all its base tokens.
+            self._context_left -= len(phrase) - 1
         row = self._phrases.view.inputs[unit - self._lm.static_size]
         return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
 
