@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import platform
+import random
 import statistics
 import time
 from collections import defaultdict
@@ -115,6 +116,7 @@ def encode(lm: DynamicLM, rounds: int) -> dict[str, Any]:
     """Phrases per second: shared prefixes, unique phrases by length, and padded in given order."""
     phrases = list(lm.vocabulary(chunks(32)))
     by_length = sorted(phrases, key=len)
+    shuffled = random.Random(0).sample(phrases, len(phrases))
 
     def in_batches(given: list[Phrase], encode_batch: Callable[[list[Phrase]], Vectors]) -> None:
         for start in range(0, len(given), BATCH):
@@ -127,7 +129,7 @@ def encode(lm: DynamicLM, rounds: int) -> dict[str, Any]:
         in_batches(by_length, lambda batch: encode_padded(lm, batch))
 
     def padded() -> None:
-        in_batches(phrases, lambda batch: encode_padded(lm, batch))
+        in_batches(shuffled, lambda batch: encode_padded(lm, batch))
 
     with torch.inference_mode():
         systems = {"prefix-shared": shared, "unique by length": unique, "padded": padded}

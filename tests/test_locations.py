@@ -204,7 +204,15 @@ class TestFolders:
 
     @pytest.mark.parametrize(
         "name",
-        ["/no/such/model", "./model", "../model", "~/model", "a/b/model", "~nobody-here/model"],
+        [
+            "/no/such/model",
+            "/no-such-model",
+            "./model",
+            "../model",
+            "~/model",
+            "a/b/model",
+            "~nobody-here/model",
+        ],
     )
     def test_a_missing_folder_is_named(self, name: str) -> None:
         with pytest.raises(ModelMissing, match="there is no folder") as caught:
@@ -299,3 +307,16 @@ class TestPackagedEncoder:
     @pytest.mark.parametrize("name", ["no-such-model", "../demo", "/", "..", ".", "", "a/b"])
     def test_other_names_have_none(self, name: str) -> None:
         assert packaged_encoder(name) is None
+
+    def test_it_is_looked_for_by_name_and_nowhere_else(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        encoders = tmp_path / "assets" / "encoders"
+        for folder in (encoders / "known", encoders.parent / "outside"):
+            folder.mkdir(parents=True)
+            (folder / "univerb.json").touch()
+        (encoders / "unfinished").mkdir()
+        monkeypatch.setattr(locations, "__file__", str(tmp_path / "locations.py"))
+        assert packaged_encoder("known") == encoders / "known"
+        for name in ("unfinished", "../outside", str(encoders / "known"), "known/"):
+            assert packaged_encoder(name) is None

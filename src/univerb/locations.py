@@ -64,9 +64,16 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
         ModelMissing: If the name can only be a folder and there is none, or if the default
             model's weights are not installed.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
+    try:
+        path = Path(name).expanduser()
+        if name.strip() and path.is_dir():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelMissing(
+            f"there is no folder {name[:80]!r}. Give a model folder or a Hub id."
+        ) from error
+    if not name.strip():
+        raise ModelMissing("the model's name is empty. Give a model folder or a Hub id.")
     if name == DEFAULT_MODEL:
         folder = converted_default()
         if not folder.is_dir() and default_gguf() is None:
@@ -87,6 +94,7 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
 
 
 def _is_in_hub_cache(name: str) -> bool:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("HF_HOME") or caches / "huggingface").expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     return (hub / f"models--{name.replace('/', '--')}" / "snapshots").is_dir()

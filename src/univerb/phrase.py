@@ -4,6 +4,7 @@ A phrase is a tuple of the LM's own token ids (its key) and the text they spell.
 place it was found at, so that whatever a model writes with it can be traced to its source.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -54,6 +55,10 @@ class Phrase:
             raise PhraseError(
                 f"phrase {self.text!r} has no tokens. A phrase needs at least one; drop it."
             )
+        if not math.isfinite(self.weight):
+            raise PhraseError(
+                f"phrase {self.text!r} has the weight {self.weight}. Give a finite number."
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Phrase) and self.ids == other.ids
@@ -67,12 +72,12 @@ class Phrase:
     def __str__(self) -> str:
         return self.text
 
-    def merged(self, other: Self) -> Self:
-        """Return this phrase with the sources of both and the larger weight in size."""
-        if not other.sources and not other.weight:
-            return self
-        sources = tuple(dict.fromkeys(self.sources + other.sources))
-        return replace(self, sources=sources, weight=max(self.weight, other.weight, key=abs))
+    def merged(self, *others: Self) -> Self:
+        """Return this phrase with the sources of all and the weight that is largest in size."""
+        every = (self, *others)
+        sources = tuple(dict.fromkeys(span for phrase in every for span in phrase.sources))
+        weight = max((phrase.weight for phrase in every), key=abs)
+        return replace(self, sources=sources, weight=weight)
 
     def cut(self, text: str, ids: tuple[int, ...]) -> Self:
         """Return the part of this phrase that begins it, its sources cut to that part.

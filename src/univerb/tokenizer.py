@@ -6,12 +6,15 @@ user's object cannot reach it, and it needs no torch.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import tokenizers
-from tokenizers.decoders import DecodeStream
+
+# How SentencePiece vocabularies spell a byte of a character that has no token of its own.
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Encoded(NamedTuple):
@@ -31,9 +34,13 @@ class Tokenizer:
         self.special_ids = frozenset(special_ids)
         # SentencePiece-style tokenizers put a space before the text by themselves and drop it
         # again when decoding; byte-level ones do neither.
-        self.adds_space = self._rust.encode("a", add_special_tokens=False).tokens[:1] == ["▁a"]
-        self._anchor = self.encode("\n").ids
+        self.adds_space = self._rust.encode("a", add_special_tokens=False).tokens[0].startswith("▁")
+        # A word, because a neighbouring byte token (a line break, in Llama's vocabulary) would be
+        # read together with the bytes of a character that is not complete yet.
+        self._anchor = self.encode("a").ids
         self._anchor_text = self._decode(self._anchor)
+        vocabulary = self._rust.get_vocab(with_added_tokens=True)
+        self._byte_ids = frozenset(i for token, i in vocabulary.items() if _BYTE.fullmatch(token))
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -60,6 +67,9 @@ class Tokenizer:
         Returns:
             Ids and offsets; the offsets are those of the given text.
         """
+        if self.adds_space and text.startswith(" "):
+            ids, offsets = self.encode(text[1:])
+            return Encoded(ids, [(start + 1, end + 1) for start, end in offsets])
         if self.adds_space or text[:1].isspace():
             return self.encode(text)
         ids, offsets = self.encode(" " + text)
@@ -73,7 +83,7 @@ class Tokenizer:
 
     def stream(self) -> "TextStream":
         """Start turning ids into text piece by piece."""
-        return TextStream(self._rust, self._anchor)
+        return TextStream(self.decode, self._byte_ids)
 
     def fingerprint(self) -> str:
         """Return a hash of the vocabulary, the same for equal tokenizers wherever they lie."""
@@ -91,19 +101,27 @@ class Tokenizer:
 class TextStream:
     """Ids in, text out, never half a character: what is incomplete waits for the next ids."""
 
-    def __init__(self, rust: tokenizers.Tokenizer, anchor: Sequence[int]) -> None:
-        self._rust = rust
-        self._ids: list[int] = list(anchor)
-        self._stream = DecodeStream(ids=list(anchor), skip_special_tokens=False)
-        self._length = len(rust.decode(self._ids, skip_special_tokens=False))
+    def __init__(self, decode: Callable[[Sequence[int]], str], byte_ids: frozenset[int]) -> None:
+        self._decode = decode
+        self._byte_ids = byte_ids
+        self._held: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that has become certain."""
-        self._ids.extend(ids)
-        text = self._stream.step(self._rust, list(ids)) or ""
-        self._length += len(text)
+        return "".join(map(self._push, ids))
+
+    def _push(self, token: int) -> str:
+        self._held.append(token)
+        # Byte tokens are read as a whole run; what follows it can no longer change.
+        if token in self._byte_ids:
+            return ""
+        text = self._decode(self._held)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._held = []
         return text
 
     def flush(self) -> str:
         """Return what is still held back at the end of the text."""
-        return str(self._rust.decode(self._ids, skip_special_tokens=False))[self._length :]
+        held, self._held = self._held, []
+        return self._decode(held) if held else ""

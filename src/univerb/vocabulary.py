@@ -5,10 +5,26 @@ under it, so ids that were generated earlier stay valid whatever happens later.
 """
 
 import threading
+from array import array
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy
 
 from univerb.errors import VocabularyError
 from univerb.phrase import Phrase
+
+
+class Snapshot(NamedTuple):
+    """A vocabulary at one moment."""
+
+    version: int
+    phrases: list[Phrase]
+    """Those from the index that was asked for on."""
+    active: bytearray
+    """For every phrase, 1 if it can be chosen."""
+    weights: "array[float]"
+    """For every phrase, what is added to its logit."""
 
 
 class DynamicVocabulary:
@@ -37,9 +53,12 @@ class DynamicVocabulary:
         """Rises whenever a phrase is added, removed, revived or re-weighted."""
         self._phrases: list[Phrase] = []
         self._index: dict[tuple[int, ...], int] = {}
-        self._active: list[bool] = []
-        self._last_used: list[int] = []
+        # Plain buffers, so that the tensors that follow a large vocabulary are made at once.
+        self._active = bytearray()
+        self._weights = array("d")
+        self._last_used = array("q")
         self._clock = 0
+        self._changes = 0
         self._lock = threading.RLock()
         self.add(phrases)
 
@@ -52,9 +71,13 @@ class DynamicVocabulary:
         Returns:
             The id of each phrase, in the order given.
         """
+        given = list(phrases)
+        for phrase in given:
+            self._check(phrase)
         with self._lock:
-            ids = [self._add(phrase) for phrase in phrases]
-            self.version += bool(ids)
+            before = self._changes
+            ids = [self._add(phrase) for phrase in given]
+            self.version += self._changes > before
         return ids
 
     def remove(self, ids: Iterable[int]) -> None:
@@ -67,9 +90,10 @@ class DynamicVocabulary:
             VocabularyError: If an id belongs to no phrase.
         """
         with self._lock:
-            for index in [self._position(phrase_id) for phrase_id in ids]:
+            places = [self._position(phrase_id) for phrase_id in ids]
+            self.version += any(self._active[index] for index in places)
+            for index in places:
                 self._active[index] = False
-            self.version += 1
 
     def expire(self, idle: int) -> list[int]:
         """Remove the phrases that were neither added nor used in the last `idle` ticks.
@@ -81,14 +105,12 @@ class DynamicVocabulary:
             The ids that were removed.
         """
         with self._lock:
-            limit = self._clock - idle
-            old = [
-                self.static_size + index
-                for index, (active, used) in enumerate(
-                    zip(self._active, self._last_used, strict=True)
-                )
-                if active and used < limit
-            ]
+            used = numpy.frombuffer(self._last_used, dtype=numpy.int64)
+            active = numpy.frombuffer(self._active, dtype=bool)
+            idle_now = numpy.flatnonzero(active & (used < self._clock - idle))
+            # The views must go: a buffer cannot grow while somebody looks at it.
+            del used, active
+            old = [self.static_size + int(index) for index in idle_now]
             if old:
                 self.remove(old)
         return old
@@ -111,48 +133,54 @@ class DynamicVocabulary:
 
     def is_active(self, phrase_id: int) -> bool:
         """Tell whether the phrase with this id can be chosen."""
-        return self._active[self._position(phrase_id)]
+        return bool(self._active[self._position(phrase_id)])
 
     @property
     def size(self) -> int:
         """How many phrases have an id, removed ones included."""
         return len(self._phrases)
 
-    def snapshot(self, since: int = 0) -> tuple[int, list[Phrase], list[bool]]:
-        """Return version, the phrases from index `since` on, and which of all are active."""
+    def snapshot(self, since: int = 0) -> Snapshot:
+        """Return the present state, with the phrases from index `since` on."""
         with self._lock:
-            return self.version, self._phrases[since:], list(self._active)
-
-    def weights(self) -> list[float]:
-        """Return the weight of every phrase that has an id."""
-        with self._lock:
-            return [phrase.weight for phrase in self._phrases]
+            active, weights = bytearray(self._active), array("d", self._weights)
+            return Snapshot(self.version, self._phrases[since:], active, weights)
 
     def __len__(self) -> int:
         return sum(self._active)
 
     def __iter__(self) -> Iterator[Phrase]:
-        _, phrases, active = self.snapshot()
-        return (phrase for phrase, is_active in zip(phrases, active, strict=True) if is_active)
+        state = self.snapshot()
+        pairs = zip(state.phrases, state.active, strict=True)
+        return (phrase for phrase, is_active in pairs if is_active)
 
     def __contains__(self, phrase: Phrase) -> bool:
         index = self._index.get(phrase.ids)
-        return index is not None and self._active[index]
+        return index is not None and bool(self._active[index])
 
-    def _add(self, phrase: Phrase) -> int:
+    def _check(self, phrase: Phrase) -> None:
         if max(phrase.ids) >= self.static_size or min(phrase.ids) < 0:
             raise VocabularyError(
                 f"phrase {phrase.text!r} has ids {phrase.ids}, but |V| is {self.static_size}. "
                 "It was made with another model's tokenizer; make it with this model's."
             )
-        index = self._index.setdefault(phrase.ids, len(self._phrases))
+
+    def _add(self, phrase: Phrase) -> int:
+        index = self._index.get(phrase.ids, len(self._phrases))
         if index == len(self._phrases):
-            self._phrases.append(phrase)
             self._active.append(True)
+            self._weights.append(phrase.weight)
             self._last_used.append(self._clock)
+            # Named last: a reader in another thread never meets an id that is half there.
+            self._phrases.append(phrase)
+            self._index[phrase.ids] = index
+            self._changes += 1
         else:
-            self._phrases[index] = self._phrases[index].merged(phrase)
+            merged = self._phrases[index].merged(phrase)
+            self._changes += not self._active[index] or merged.weight != self._weights[index]
+            self._phrases[index] = merged
             self._active[index] = True
+            self._weights[index] = merged.weight
             self._last_used[index] = self._clock
         return self.static_size + index
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import make_llama
 from transformers import DynamicCache
 
+from conftest import make_llama
 from univerb.decoding.engines.torch import TorchSession, forget
 
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import torch
-from conftest import stir
 
+from conftest import stir
 from univerb.decoding.growth import ExpireIdle, RealTime
 from univerb.decoding.loop import batch, decode_steps, generate, stream
 from univerb.errors import OptionError, PromptError, VocabularyError

@@ -1,9 +1,9 @@
 """Stop strings never show, wherever they fall; text is released as soon as it is certain."""
 
-from conftest import TEXT, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import TEXT, make_tokenizer
 from univerb.decoding.writer import Writer
 from univerb.phrase import Phrase, Span
 from univerb.tokenizer import Tokenizer

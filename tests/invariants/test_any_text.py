@@ -1,10 +1,10 @@
 """Whatever the text, pieces tile it and sources point at what was written."""
 
 import pytest
-from conftest import make_gpt2, make_tokenizer, stir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import make_gpt2, make_tokenizer, stir
 from univerb.decoding.loop import generate, stream
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
@@ -12,9 +12,7 @@ from univerb.phrase import Document
 from univerb.sources.guards import Guards
 from univerb.sources.ngrams import ngrams
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::univerb.sources.ngrams.UnspacedTextWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::univerb.sources.ngrams.UnspacedTextWarning")
 LM = stir(DynamicLM.wrap(make_gpt2(seed=3), make_tokenizer()))
 anything = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 loose = Guards(word_boundaries=False, whole_characters=False, no_newline=False, no_digits=False)

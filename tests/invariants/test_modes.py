@@ -3,9 +3,9 @@
 import pytest
 import slow_reference
 import torch
-from conftest import data_directory, make_llama, make_tokenizer, stir
 from scipy.stats import chisquare
 
+from conftest import data_directory, make_llama, make_tokenizer, stir
 from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import batch, generate, stream
 from univerb.modeling.dynamic import DynamicLM

@@ -67,7 +67,7 @@ def refusal(folder: Path, kind: type[ModelError] = ModelError) -> str:
     began = time.perf_counter()
     with pytest.raises(kind) as caught:
         load_backbone(str(folder), offline=True)
-    assert time.perf_counter() - began < 3.0
+    assert time.perf_counter() - began < 5.0
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     message = str(caught.value)
     assert str(folder) in message and NEXT_STEP.search(message), message
@@ -263,7 +263,6 @@ def test_weights_of_another_depth_are_refused_when_some_are_missing(folder, laye
         {"quantization_config": {"quant_method": "gptq", "bits": 4}},
         {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
         {"quantization_config": 5},
-        {"_attn_implementation": "flash_attention_2"},
     ],
     ids=str,
 )

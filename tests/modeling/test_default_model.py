@@ -106,20 +106,21 @@ def test_the_default_model_ends_a_turn(default_lm):
 
 
 def test_a_chat_prompt_has_the_message_between_turn_markers(default_lm):
-    prompt = default_lm.chat_prompt("What is a lease?")
+    prompt = default_lm.tokenizer.decode(default_lm.chat_prompt("What is a lease?"))
     assert prompt.count("<|im_start|>user\nWhat is a lease?<|im_end|>") == 1
     assert prompt.endswith("<|im_start|>assistant\n")
-    assert "<|im_start|>system" in prompt
+    assert prompt.startswith("<|im_start|>system\n")
 
 
 def test_a_chat_prompt_takes_a_system_message_of_its_own(default_lm):
-    prompt = default_lm.chat_prompt("What is a lease?", system="You are a lawyer.")
+    ids = default_lm.chat_prompt("What is a lease?", system="You are a lawyer.")
+    prompt = default_lm.tokenizer.decode(ids)
     assert prompt.startswith("<|im_start|>system\nYou are a lawyer.<|im_end|>")
     assert prompt.count("<|im_start|>system") == 1
 
 
 def test_the_turn_markers_are_single_special_tokens(default_lm):
-    ids = default_lm.tokenizer.encode(default_lm.chat_prompt("hello")).ids
+    ids = default_lm.chat_prompt("hello")
     for marker in ("<|im_start|>", "<|im_end|>"):
         token = default_lm.hf_tokenizer.convert_tokens_to_ids(marker)
         assert token in ids and token in default_lm.tokenizer.special_ids

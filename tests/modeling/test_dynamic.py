@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import make_llama, stir
 
+from conftest import make_llama, stir
 from univerb.errors import PhraseError, PromptError, VocabularyError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase

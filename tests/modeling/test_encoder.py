@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import make_gpt2, make_llama, make_tokenizer, stir
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2Model
 
+from conftest import make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.errors import PhraseError
 from univerb.modeling.dynamic import DynamicLM
@@ -37,7 +37,7 @@ def test_no_window_could_be_spared(given_keys):
 
 
 def test_prefix_encoded_equals_separately_encoded(tiny_any_head):
-    lm = tiny_any_head if tiny_any_head.encoder.heads.is_tied else stir(tiny_any_head)
+    lm = tiny_any_head if tiny_any_head.encoder.config.heads == "tied" else stir(tiny_any_head)
     window = (5, 9, 17, 33, 2, 250, 7, 11)
     prefixes = [phrase(*window[:n]) for n in range(1, 9)]
     together = lm.encode(prefixes)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import stir
 from transformers import LogitsProcessor
 
+from conftest import stir
 from univerb.decoding.loop import generate
 from univerb.modeling.hf import expand, for_generate
 

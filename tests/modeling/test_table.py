@@ -3,8 +3,8 @@
 import math
 
 import torch
-from conftest import make_gpt2, stir
 
+from conftest import make_gpt2, stir
 from univerb.config import EncoderConfig
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase

@@ -349,6 +349,7 @@ class TestGzip:
             gzip.compress(b"text")[:-8] + b"12345678",
             gzip.compress(b"text")[:10] + b"\xff" * 20,
         ],
+        ids=["no header", "cut off", "wrong sum", "no stream"],
     )
     def test_broken_gzip_is_refused(self, write: Write, content: bytes) -> None:
         with pytest.raises(DocumentError, match=r"a\.txt\.gz' is not a readable gzip") as info:

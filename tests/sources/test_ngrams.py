@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import pytest
+import tokenizers
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
 
 from conftest import EOS, TEXT, make_tokenizer
 from univerb.errors import MissingExtra, OptionError
@@ -222,6 +224,42 @@ class TestTokenNgrams:
         assert all(phrase.text.strip() for phrase in phrases)
 
 
+def sentencepiece() -> Tokenizer:
+    """Return a Unigram model that writes what it does not know as bytes."""
+    pieces = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -20.0) for byte in range(256)), ("▁", -3.0)]
+    pieces += [(f"▁{word}", -5.0) for word in ENGLISH]
+    pieces += [(one, -8.0) for one in "aehnrstuy.,()"]
+    rust = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    rust.pre_tokenizer = pre_tokenizers.Metaspace()
+    rust.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return Tokenizer(rust)
+
+
+class TestOtherTokenizers:
+    @given(text=TEXTS, sizes=SIZES, boundaries=st.booleans())
+    @settings(max_examples=200)
+    @example(text="pay éø東京ж 😀😀 the", sizes=(1, 10), boundaries=False)
+    def test_spans_are_true_where_unknown_characters_share_an_offset(
+        self, text: str, sizes: tuple[int, int], boundaries: bool
+    ) -> None:
+        assume(text.strip())
+        source = ngrams(sizes, Guards(word_boundaries=boundaries))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnspacedTextWarning)
+            phrases = list(source(Document(text, "a.txt"), SENTENCEPIECE))
+        for phrase in phrases:
+            for span in phrase.sources:
+                assert normal(text[span.start : span.end]) == normal(phrase.text)
+
+    def test_the_space_before_a_line_is_in_its_first_phrase(self) -> None:
+        phrases = list(ngrams()(Document("the tenant\nthe tenant shall"), SENTENCEPIECE))
+        (phrase,) = [p for p in phrases if p.text == " the tenant"]
+        assert phrase.sources == (Span("text", 0, 10), Span("text", 11, 21))
+
+
+SENTENCEPIECE = sentencepiece()
+
+
 class TestLines:
     @given(
         words=st.lists(st.sampled_from(ENGLISH), min_size=20, max_size=60),
@@ -246,7 +284,9 @@ class TestLines:
         text = f"The tenant shall pay the rent on the first day{end}\nnotice to the landlord"
         assert not [p for p in texts(found(ngrams(), text)) if "day" in p and "notice" in p]
 
-    @pytest.mark.parametrize("text", ["the rent\nthe tenant", "the rent\r\nthe tenant", "a\n\nb c"])
+    @pytest.mark.parametrize(
+        "text", ["the rent\nthe tenant", "the rent\r\nthe tenant", "rent\rtenant", "a\n\nb c"]
+    )
     def test_short_lines_are_not_joined(self, text: str) -> None:
         assert not [p for p in texts(found(ngrams(), text)) if "rent" in p and "tenant" in p]
 
@@ -271,11 +311,12 @@ class TestGuards:
         assert min(map(len, found(ngrams((2, 4), Guards(min_tokens=3)), words))) == 3
 
     def test_words_are_cut_only_without_word_boundaries(self) -> None:
-        def is_cut(phrase: Phrase) -> bool:
-            return not all(word in {"the", "unusual"} for word in phrase.text.split())
-
-        assert not any(map(is_cut, found(ngrams(), "the unusual")))
-        assert any(map(is_cut, found(ngrams(guards=Guards(word_boundaries=False)), "the unusual")))
+        cut = {" the u", "al the", "usua"}
+        guarded = {*texts(found(ngrams(), "the unusual the"))}
+        unguarded = {*texts(found(ngrams(guards=Guards(word_boundaries=False)), "the unusual the"))}
+        assert not cut & guarded
+        assert cut <= unguarded
+        assert guarded <= unguarded
 
     def test_characters_are_cut_only_without_whole_characters(self) -> None:
         def is_cut(phrase: Phrase) -> bool:
@@ -285,7 +326,9 @@ class TestGuards:
             guards = Guards(word_boundaries=boundaries)
             assert not any(map(is_cut, found(ngrams(guards=guards), "pay 😀 東京")))
         off = Guards(whole_characters=False, word_boundaries=False)
-        assert any(map(is_cut, found(ngrams(guards=off), "pay 😀 東京")))
+        cut = texts(filter(is_cut, found(ngrams(guards=off), "pay 😀 the")))
+        assert [text for text in cut if text.endswith(" the")]
+        assert [text for text in cut if text.startswith(" pay")]
 
     def test_special_tokens_are_inside_only_if_allowed(self) -> None:
         text = f"the rent{EOS} the tenant"
@@ -399,6 +442,17 @@ class TestWordNgrams:
     def test_a_run_is_found_where_its_space_is_a_token_of_its_own(self, run: str) -> None:
         runs = [phrase.text for phrase in found(word_ngrams(), f"the tenant shall pay {run}")]
         assert f" {run}" in runs
+
+    def test_words_that_nltk_divides_are_cut_only_without_word_boundaries(self) -> None:
+        text = "the tenant cannot pay"
+        cut = {"not pay", " tenant can"}
+        off = Guards(word_boundaries=False)
+        assert not cut & {*texts(found(word_ngrams(), text))}
+        assert cut <= {*texts(found(word_ngrams(guards=off), text))}
+
+    def test_a_run_has_its_space_also_without_word_boundaries(self) -> None:
+        off = Guards(word_boundaries=False)
+        assert " rent the" in texts(found(word_ngrams(guards=off), "pay rent the"))
 
     def test_a_run_is_found_behind_a_double_space(self) -> None:
         runs = [p.text.strip() for p in found(word_ngrams(), "pay the rent.  The tenant shall")]

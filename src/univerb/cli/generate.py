@@ -22,6 +22,7 @@ from univerb.cli.console import (
 )
 from univerb.cli.loading import load_model
 from univerb.cli.options import Sizes, parse_sizes, phrase_source
+from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def generate(
 ) -> None:
     """Continue a prompt, writing whole phrases of your documents as single steps."""
     show_warnings()
+    if prompt == "-" and "-" in (docs or []):
+        raise OptionError("standard input can be the prompt or a document, not both.")
     # Read before the model is loaded: a wrong path should not cost the wait.
     items = _phrase_items(docs, phrases, phrase)
     find = phrase_source(parse_sizes(sizes), words)
@@ -194,7 +197,9 @@ def generate(
         "explain": explain,
     }
     special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
-    if real_time and vocabulary is not None:
+    if real_time:
+        if vocabulary is None:
+            raise OptionError("--real-time needs phrases to add: give --docs or --phrases.")
         vocabulary, special["growth"] = _real_time(lm, vocabulary, seed)
     given = lm.chat_prompt(text) if chat else text
     result = _run(lm, given, vocabulary, options | special, echo=stream and not as_json)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from univerb.cli.console import console, errors
+from univerb.cli.console import errors
 from univerb.locations import DEFAULT_MODEL, converted_default, locate
 
 if TYPE_CHECKING:
@@ -40,4 +40,4 @@ def prepare_default() -> Path:
     """Convert the default model, saying what is going on."""
     from univerb.modeling.default_model import ensure_default
 
-    return ensure_default(progress=lambda stage: console.print(f"[dim]{stage} …[/]"))
+    return ensure_default(progress=lambda stage: errors.print(f"[dim]{stage} …[/]"))

@@ -21,7 +21,7 @@ def phrases(
     sizes: Sizes = "2-8",
     words: Annotated[bool, typer.Option(help="n-grams of words, not of tokens.")] = False,
     max_phrases: Annotated[int | None, typer.Option(help="Keep at most so many.")] = None,
-    limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 shows all.")] = 20,
     model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -61,11 +61,16 @@ def _tokenizer(model: str) -> Tokenizer:
     if model == DEFAULT_MODEL and not Path(where).is_dir():
         where = prepare_default()
     path = Path(where) / "tokenizer.json"
-    if path.is_file():
-        return Tokenizer.from_file(path)
-    if isinstance(where, Path):
-        raise ModelError(f"{str(where)!r} has no tokenizer.json. Give a model folder that has one.")
-    from transformers import AutoTokenizer
+    try:
+        if path.is_file():
+            return Tokenizer.from_file(path)
+        from transformers import AutoTokenizer
 
-    hf = AutoTokenizer.from_pretrained(where)
-    return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
+        hf = AutoTokenizer.from_pretrained(str(where), trust_remote_code=False)
+        return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
+    except Exception as error:  # the Rust reader raises bare Exceptions
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise ModelError(
+            f"the tokenizer of {model!r} cannot be read: {reason}. Give a model folder with a "
+            "tokenizer.json, or a Hub id."
+        ) from error

@@ -16,6 +16,7 @@ from torch import Tensor
 from univerb.decoding.sampling import Sampler
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.table import TableView
+from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 
@@ -37,12 +38,14 @@ class ActivePhrases:
         vocabulary: DynamicVocabulary,
         phrase_bias: float,
         ban: Sequence[str],
+        ends: frozenset[int],
     ) -> None:
         self.vocabulary = vocabulary
         self._lm = lm
         self._phrase_bias = phrase_bias
         self._ban = tuple(ban)
-        self._banned: list[bool] = []
+        self._ends = ends
+        self._banned = bytearray()
         self._view: TableView | None = None
         self._bias: Tensor | None = None
         self._longest = 0
@@ -53,13 +56,18 @@ class ActivePhrases:
         if view is not None and view is not self._view:
             self._bias = view.bias + self._phrase_bias
             self._longest = int(view.lengths.max())
-            if self._ban:
-                _, fresh, _ = self.vocabulary.snapshot(since=len(self._banned))
-                self._banned += [any(text in p.text for text in self._ban) for p in fresh]
-                is_banned = torch.tensor(self._banned[: len(view.bias)], device=view.bias.device)
+            fresh = self.vocabulary.snapshot(since=len(self._banned)).phrases
+            self._banned.extend(map(self._is_banned, fresh))
+            if any(self._banned):
+                is_banned = torch.frombuffer(bytearray(self._banned), dtype=torch.bool)
+                is_banned = is_banned[: len(view.bias)].to(view.bias.device)
                 self._bias = self._bias.masked_fill(is_banned, -math.inf)
         self._view = view
         return view
+
+    def _is_banned(self, phrase: Phrase) -> bool:
+        # A text ends at its end token, so a phrase that goes on after one cannot be written.
+        return not self._ends.isdisjoint(phrase.ids) or any(t in phrase.text for t in self._ban)
 
     def scores(self, hidden: Tensor, longest: int) -> Tensor | None:
         """Score the phrases against a hidden state (d,).
@@ -119,7 +127,9 @@ def choose_unfold(
         lowest = filtered.max() + _log_share(tolerance)
         phrases = phrases.masked_fill(filtered[first] < lowest, -math.inf)
         if _any_left(phrases):
-            return choose_atomic(logits, phrases, sampler, seen)
+            # Filters and penalties act on tokens; a phrase is a proposal that passes them by.
+            both = torch.cat([filtered, phrases / sampler.temperature])
+            return Choice(sampler.pick(both), torch.cat([logits, phrases]))
         phrases = None
     if phrases is None or first is None:
         return Choice(sampler.pick(filtered), logits)

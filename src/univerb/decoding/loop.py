@@ -6,12 +6,12 @@ from typing import Unpack
 
 import torch
 
+from univerb.decoding.continuation import Continuation
 from univerb.decoding.engines.base import Row, Session
 from univerb.decoding.engines.torch import TorchSession
 from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.decoding.results import Generation, Piece
-from univerb.decoding.sequence import Sequence as Written
-from univerb.errors import OptionError, PromptError
+from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.vocabulary import DynamicVocabulary
 
@@ -30,17 +30,16 @@ class Decoder:
     ) -> None:
         if isinstance(prompts, str):
             raise PromptError("prompts is one text; batch takes a list: batch(lm, [prompt]).")
-        if vocabularies is None or isinstance(vocabularies, DynamicVocabulary):
-            vocabularies = [vocabularies] * len(prompts)
-        if len(vocabularies) != len(prompts):
-            raise OptionError(
-                f"{len(prompts)} prompts but {len(vocabularies)} vocabularies. Give one for each, "
-                "or a single one for all."
+        own = vocabulary_each(vocabularies, len(prompts))
+        if lm.has_window and len(prompts) > 1:
+            raise ModelError(
+                f"{lm.model.name_or_path!r} has sliding windows, which a shared cache would "
+                "miscount. Use batch(), which takes its prompts one by one."
             )
         self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]
         self.sequences = [
-            Written(lm, ids, vocabulary, decoding)
-            for ids, vocabulary in zip(self._prompts, vocabularies, strict=True)
+            Continuation(lm, ids, vocabulary, decoding)
+            for ids, vocabulary in zip(self._prompts, own, strict=True)
         ]
         self._session: Session = TorchSession(lm, decoding.positions)
         self._running: list[int] = []
@@ -180,6 +179,9 @@ def batch(
     Returns:
         The generations, in the order of the prompts.
     """
+    if lm.has_window and len(prompts) > 1:
+        each = zip(prompts, vocabulary_each(vocabularies, len(prompts)), strict=True)
+        return [generate(lm, prompt, vocabulary, **options) for prompt, vocabulary in each]
     decoder = Decoder(lm, prompts, vocabularies, make_decoding(dict(options)))
     pieces: list[list[Piece]] = [[] for _ in prompts]
     for released in decoder.steps():
@@ -216,6 +218,35 @@ class Stream:
                 yield piece
 
 
+def vocabulary_each(given: Vocabularies, count: int) -> list[DynamicVocabulary | None]:
+    """Return a vocabulary, or None, for each of so many prompts.
+
+    Args:
+        given: One for all, one for each, or None.
+        count: The number of prompts.
+
+    Returns:
+        One entry per prompt.
+
+    Raises:
+        VocabularyError: If something else than vocabularies is given.
+        OptionError: If their number is not that of the prompts.
+    """
+    if given is None or isinstance(given, DynamicVocabulary):
+        return [given] * count
+    each = list(given)
+    if not all(one is None or isinstance(one, DynamicVocabulary) for one in each):
+        raise VocabularyError(
+            f"{str(given)[:40]!r} is no vocabulary. Make one with lm.vocabulary(documents)."
+        )
+    if len(each) != count:
+        raise OptionError(
+            f"{count} prompts but {len(each)} vocabularies. Give one for each, or a single one "
+            "for all."
+        )
+    return each
+
+
 def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:
     """Turn a prompt into token ids that fit the context.
 
@@ -230,7 +261,16 @@ def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -
     Raises:
         PromptError: If the prompt is empty, has unknown ids, or is too long.
     """
-    ids = lm.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+    try:
+        ids = lm.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+    except TypeError:
+        raise PromptError(
+            f"the prompt {str(prompt)[:40]!r} is neither valid text nor a list of token ids."
+        ) from None
+    if not all(isinstance(token, int) for token in ids):
+        raise PromptError(
+            "the prompt is a list, but not of token ids. Give one text, or use batch() for several."
+        )
     if not ids:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     if min(ids) < 0 or max(ids) >= lm.static_size:
@@ -247,7 +287,7 @@ def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -
     return ids[-limit:]
 
 
-def _result(sequence: Written, pieces: Sequence[Piece]) -> Generation:
+def _result(sequence: Continuation, pieces: Sequence[Piece]) -> Generation:
     assert sequence.finish_reason is not None
     text = "".join(piece.text for piece in pieces)
     return Generation(text, tuple(pieces), sequence.finish_reason, sequence.stats)

@@ -77,8 +77,11 @@ class Decoding:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or isinstance(self.ban, str):
             raise OptionError("stop and ban are lists of texts, not one text: stop=['\\n'].")
-        if any(not text for text in (*self.stop, *self.ban)):
-            raise OptionError("stop and ban must not contain an empty text. Drop it.")
+        if any(not isinstance(text, str) or not text for text in (*self.stop, *self.ban)):
+            raise OptionError("stop and ban take texts that are not empty. Drop what is not.")
+        for name in ("max_tokens", "top_k", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; it must be a whole number.")
         _in_range("max_tokens", self.max_tokens, 1, 1 << 20)
         _in_range("temperature", self.temperature, 0.0, 100.0)
         _in_range("top_p", self.top_p, 1e-6, 1.0)

@@ -26,6 +26,8 @@ class Sampler:
     filters: tuple[Filter, ...]
     generator: torch.Generator | None
     """None is greedy."""
+    temperature: float = 1.0
+    """What the filters divide logits by, for scores that do not go through them."""
 
     def filtered(self, logits: Tensor, seen: Sequence[int]) -> Tensor:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
@@ -77,4 +79,5 @@ def make_sampler(
         filters.append(TopKLogitsWarper(top_k=top_k))
     if top_p < 1.0:
         filters.append(TopPLogitsWarper(top_p=top_p))
-    return Sampler(tuple(filters), torch.Generator(device=device).manual_seed(seed))
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return Sampler(tuple(filters), generator, temperature)

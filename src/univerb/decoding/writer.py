@@ -103,9 +103,11 @@ class Writer:
     def _cut(self, piece: Piece, length: int) -> Piece:
         """Cut a piece's text, and its ids to the tokens that begin before the cut."""
         ids, text = piece.ids, piece.text[:length]
-        while len(ids) > 1 and len(self._tokenizer.decode(ids[:-1])) >= length:
+        own = piece.phrase.text if piece.phrase else self._tokenizer.decode(ids)
+        # What an earlier piece left incomplete shows at the beginning of this one.
+        carried = max(len(piece.text) - len(own), 0)
+        while len(ids) > 1 and len(self._tokenizer.decode(ids[:-1])) >= length - carried:
             ids = ids[:-1]
-        # One token alone is no phrase; neither is a part without visible text.
-        is_phrase = piece.phrase is not None and len(ids) > 1
-        phrase = piece.phrase.cut(text, ids) if piece.phrase and is_phrase else None
+        # One token alone is no phrase.
+        phrase = piece.phrase.cut(text[carried:], ids) if piece.phrase and len(ids) > 1 else None
         return replace(piece, text=text, ids=ids, phrase=phrase)

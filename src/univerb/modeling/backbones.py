@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError, ModelMissing, OptionError
@@ -39,10 +39,7 @@ def load_backbone(
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype is {dtype!r}. Allowed: {', '.join(DTYPES)}.")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise OptionError(f"device is {device!r}; give cpu, cuda, cuda:1 or mps.") from error
+    place = _device(device)
     where = locate(name, offline)
     if name == DEFAULT_MODEL and not (isinstance(where, Path) and where.is_dir()):
         where = ensure_default()
@@ -51,22 +48,62 @@ def load_backbone(
     hub_allowed = not (is_offline() if offline is None else offline)
     local_only = isinstance(where, Path) or not hub_allowed
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(where), local_files_only=local_only)
-        model = AutoModelForCausalLM.from_pretrained(
-            str(where), local_files_only=local_only, use_safetensors=True, dtype=DTYPES[dtype]
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(where), local_files_only=local_only, trust_remote_code=False
         )
-        model = model.to(place).eval()
+        model, missing = _load_model(str(where), local_only, DTYPES[dtype])
     except OSError as error:
         raise ModelMissing(
             f"{name!r} could not be loaded: {_first_line(error)} Give a folder with config.json, "
             f"tokenizer.json and safetensors weights, or use {DEFAULT_MODEL!r} (univerb setup)."
         ) from error
-    except (ValueError, KeyError, RuntimeError, AssertionError) as error:
+    except Exception as error:  # damaged files can make transformers raise anything
         raise ModelError(
             f"{name!r} could not be loaded: {_first_line(error)} "
             "Give a causal LM that transformers knows."
         ) from error
-    return model, tokenizer
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError(f"{name!r} has no tokenizer.json with a vocabulary. Get a complete copy.")
+    if missing:
+        raise ModelError(
+            f"the weights of {name!r} lack {missing[0]} and {len(missing) - 1} more, which its "
+            "config asks for. Get a complete copy."
+        )
+    return model.to(place).eval(), tokenizer
+
+
+def _load_model(
+    where: str, local_only: bool, dtype: torch.dtype
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load the weights; returns the model and the names of those that were not there."""
+    config = AutoConfig.from_pretrained(where, local_files_only=local_only, trust_remote_code=False)
+    known = AutoModelForCausalLM._model_mapping[type(config)]
+    model, report = AutoModelForCausalLM.from_pretrained(
+        where,
+        config=config,
+        local_files_only=local_only,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=dtype,
+        # Chosen here, or a config could name a kernel on the Hub.
+        attn_implementation="sdpa" if known._supports_sdpa else "eager",
+        output_loading_info=True,
+    )
+    return model, sorted(report["missing_keys"])
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except Exception as error:  # each backend has its own way of not being there
+        raise OptionError(
+            f"device is {name!r}, which this machine does not have: {_first_line(error)} "
+            "Give cpu, or cuda, cuda:1 or mps where there is one."
+        ) from error
+    if device.type == "meta":
+        raise OptionError("device is 'meta', which computes nothing. Give cpu, cuda or mps.")
+    return device
 
 
 def refuse_unsafe(folder: Path) -> None:
@@ -78,18 +115,14 @@ def refuse_unsafe(folder: Path) -> None:
     Raises:
         ModelError: If its config names code of its own, or its only weights are pickles.
     """
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{str(folder)!r} has no readable config.json. Give the folder that "
-            "save_pretrained wrote."
-        ) from error
-    if not isinstance(config, dict) or "auto_map" in config:
-        raise ModelError(
-            f"the config of {str(folder)!r} asks to run code of its own (auto_map), which univerb "
-            "never does. Use a model that transformers knows."
-        )
+    for name in ("config.json", "tokenizer_config.json"):
+        if name != "config.json" and not (folder / name).exists():
+            continue
+        if "auto_map" in _read_object(folder / name):
+            raise ModelError(
+                f"{name} of {str(folder)!r} asks to run code of its own (auto_map), which univerb "
+                "never does. Use a model that transformers knows."
+            )
     if not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
         raise ModelError(
             f"{str(folder)!r} has pickled weights (.bin), which univerb never opens. "
@@ -97,5 +130,19 @@ def refuse_unsafe(folder: Path) -> None:
         )
 
 
+def _read_object(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ModelError(
+            f"{str(path.parent)!r} has no readable {path.name}. Give the folder that "
+            "save_pretrained wrote."
+        )
+    return value
+
+
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line[:200].rstrip(".") + "."

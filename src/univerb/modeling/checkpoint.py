@@ -15,9 +15,9 @@ from typing import Any
 
 import tokenizers
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from univerb._version import __version__
 from univerb.config import EncoderConfig, Profile
@@ -27,6 +27,8 @@ from univerb.modeling.heads import make_heads
 from univerb.tokenizer import Tokenizer
 
 FORMAT = 1
+# Keys that could make transformers run or download code that the file names.
+_UNSAFE_KEYS = {"auto_map", "attn_implementation", "quantization_config"}
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
 
 
@@ -88,7 +90,7 @@ def write_checkpoint(
             sha256={name: _sha256(folder / name) for name in names},
         )
         _replace(folder / CARD, card.model_dump_json(indent=2) + "\n")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write the encoder to {str(folder)!r}: {error}. "
             "Give a folder that can be written, with enough space."
@@ -109,15 +111,15 @@ def read_card(folder: Path) -> Card:
     """
     try:
         raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
         ) from error
     given = raw.get("format") if isinstance(raw, dict) else None
-    if isinstance(given, int) and given > FORMAT:
+    if given is not None and given != FORMAT:
         raise CheckpointError(
-            f"{str(folder)!r} has format {given}; univerb {__version__} reads up to {FORMAT}. "
-            "Upgrade univerb."
+            f"{CARD} in {str(folder)!r} has format {str(given)[:20]}; univerb {__version__} reads "
+            f"{FORMAT}. Upgrade univerb, or get a fresh copy."
         )
     try:
         return Card.model_validate(raw)
@@ -170,16 +172,28 @@ def _body(
 ) -> tuple[PreTrainedModel, Tokenizer | None]:
     if card.body is None:
         return shallow_body(model, card.encoder.layers), None
-    # Keys with an underscore or auto_map could make transformers run code named in the file.
-    safe = {k: v for k, v in card.body.items() if not k.startswith("_") and k != "auto_map"}
+    safe = {k: v for k, v in card.body.items() if not (k.startswith("_") or k in _UNSAFE_KEYS)}
     try:
         config = AutoConfig.for_model(safe.pop("model_type"), **safe)
+        _check_fits(config, folder / WEIGHTS)
         own = Tokenizer(tokenizers.Tokenizer.from_file(str(folder / OWN_TOKENIZER)))
-        return AutoModel.from_config(config, dtype=model.dtype), own
-    except Exception as error:  # the Rust tokenizer raises bare Exceptions
+        body = AutoModel.from_config(config, dtype=model.dtype, attn_implementation="sdpa")
+        return body, own
+    except Exception as error:  # a damaged config can make transformers raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(
-            f"the encoder's own body in {str(folder)!r} cannot be built: {error}. Get a fresh copy."
+            f"the encoder's own body in {str(folder)!r} cannot be built: {reason}. "
+            "Get a fresh copy."
         ) from error
+
+
+def _check_fits(config: PretrainedConfig, weights: Path) -> None:
+    """Refuse sizes that the weights cannot have, before anything of that size is allocated."""
+    with safe_open(weights, framework="pt") as file:
+        tensors = len(list(file.keys()))
+    largest = config.vocab_size * config.hidden_size
+    if config.num_hidden_layers > tensors or largest > weights.stat().st_size:
+        raise ValueError("its sizes are larger than its weights")
 
 
 def _check_backbone(saved: Backbone, given: Backbone) -> None:
@@ -212,8 +226,12 @@ def _sha256(path: Path) -> str:
 def _replace(path: Path, text: str) -> None:
     """Write a text file in one step: readers see the old or the new one, never a half."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(name, path)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -12,10 +12,23 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.config import EncoderConfig, Profile
-from univerb.errors import ModelError, PhraseError, PromptError, VocabularyError
+from univerb.errors import (
+    CheckpointError,
+    ModelError,
+    PhraseError,
+    PromptError,
+    VocabularyError,
+)
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.backbones import load_backbone
-from univerb.modeling.checkpoint import CARD, Backbone, read_card, read_checkpoint, write_checkpoint
+from univerb.modeling.checkpoint import (
+    CARD,
+    WEIGHTS,
+    Backbone,
+    read_card,
+    read_checkpoint,
+    write_checkpoint,
+)
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.table import PhraseTable, TableView
 from univerb.phrase import Phrase
@@ -27,6 +40,8 @@ from univerb.vocabulary import DynamicVocabulary
 UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 """An untrained output head scores a phrase as its first token minus 3; the bias lets it be
 proposed, and the tolerance leaves the rest to the LM."""
+
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class DynamicLM:
@@ -52,6 +67,7 @@ class DynamicLM:
         self._tables: weakref.WeakKeyDictionary[DynamicVocabulary, PhraseTable] = (
             weakref.WeakKeyDictionary()
         )
+        self._encoder_stamp = -1
         self._lock = threading.Lock()
 
     @classmethod
@@ -79,7 +95,8 @@ class DynamicLM:
         _check_usable(model, tokenizer)
         if not isinstance(encoder, PhraseEncoder):
             encoder = PhraseEncoder.from_backbone(model, encoder)
-        return cls(model, tokenizer, encoder, profile or UNTRAINED_PROFILE)
+        default = Profile() if encoder.config.trained_steps else UNTRAINED_PROFILE
+        return cls(model, tokenizer, encoder, profile or default)
 
     @classmethod
     def from_pretrained(
@@ -106,10 +123,15 @@ class DynamicLM:
         """
         given = Path(name).expanduser()
         folder = given if (given / CARD).is_file() else packaged_encoder(name)
+        if folder is None and (given / WEIGHTS).is_file():
+            raise CheckpointError(
+                f"{name!r} has {WEIGHTS} but no {CARD}: its save was interrupted. Save it again."
+            )
         lm_name = backbone or (read_card(folder).backbone.name if folder else name)
         model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
         # What load_backbone was given, so that a saved encoder finds its way back.
-        model.name_or_path = lm_name
+        is_folder = Path(lm_name).expanduser().is_dir()
+        model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
         if folder is None:
             return cls.wrap(model, tokenizer)
         _check_usable(model, tokenizer)
@@ -120,7 +142,7 @@ class DynamicLM:
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the encoder, its settings and its backbone's name; the backbone itself is not."""
         description = describe(self.model, self.tokenizer)
-        write_checkpoint(Path(folder), self.encoder, description, self.profile)
+        write_checkpoint(Path(folder).expanduser(), self.encoder, description, self.profile)
 
     @property
     def static_size(self) -> int:
@@ -138,6 +160,13 @@ class DynamicLM:
         """The tokens that end a text, as the model's generation config says."""
         given = self.model.generation_config.eos_token_id
         return frozenset([given] if isinstance(given, int) else given or [])
+
+    @property
+    def has_window(self) -> bool:
+        """Whether some layers see only the last so many slots of the KV cache."""
+        config = self.model.config.get_text_config()
+        uses_it = getattr(config, "use_sliding_window", True)
+        return bool(getattr(config, "sliding_window", None) and uses_it)
 
     @property
     def is_trained(self) -> bool:
@@ -188,6 +217,11 @@ class DynamicLM:
                 f"{self.static_size}. Make it with lm.vocabulary(...)."
             )
         with self._lock:
+            # Training changes parameters in place and counts it: rows of older ones are stale.
+            stamp = sum(parameter._version for parameter in self.encoder.parameters())
+            if stamp != self._encoder_stamp:
+                self._tables.clear()
+                self._encoder_stamp = stamp
             if vocabulary not in self._tables:
                 self._tables[vocabulary] = PhraseTable(
                     self.encode,
@@ -265,18 +299,28 @@ def _check_usable(model: PreTrainedModel, tokenizer: HFTokenizer) -> None:
             f"the tokenizer of {name!r} is not a fast one; univerb needs character offsets. "
             "Load it with AutoTokenizer and a tokenizer.json."
         )
-    if model.get_output_embeddings() is None or getattr(model, "_is_stateful", False):
+    config = model.config.get_text_config()
+    is_other = getattr(model, "_is_stateful", False) or config.is_encoder_decoder
+    if model.get_output_embeddings() is None or is_other:
         raise ModelError(
             f"{name!r} is not a causal Transformer with an output layer and a KV cache. "
             "Use AutoModelForCausalLM with a decoder-only Transformer."
         )
+    # Soft-capping or scaling after the output layer: by its settings, and by what it does.
+    settings = [getattr(config, name, None) for name in _LOGIT_SETTINGS]
+    if any(value not in (None, 0, 1) for value in settings) or not _ends_with_output_layer(model):
+        raise ModelError(
+            f"{name!r} changes its logits after the output layer (soft-capping or scaling), so "
+            "phrase logits would be on another scale. Use a backbone without it."
+        )
+
+
+def _ends_with_output_layer(model: PreTrainedModel) -> bool:
+    if model.training:
+        return True  # dropout would make any two passes differ
     with torch.inference_mode():
         probe = torch.zeros(1, 2, dtype=torch.long, device=model.device)
         hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
         apart = model.get_output_embeddings()(hidden)
         whole = model(input_ids=probe, use_cache=False).logits
-    if not torch.allclose(apart, whole, atol=1e-4, rtol=1e-3):
-        raise ModelError(
-            f"{name!r} changes its logits after the output layer (soft-capping or scaling), so "
-            "phrase logits would be on another scale. Use a backbone without it."
-        )
+    return torch.allclose(apart, whole, atol=1e-4, rtol=1e-3)

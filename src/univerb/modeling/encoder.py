@@ -174,6 +174,8 @@ class PhraseEncoder(nn.Module):
         """
         keys = [self._key(phrase) for phrase in phrases]
         for phrase, key in zip(phrases, keys, strict=True):
+            if not key:
+                raise PhraseError(f"phrase {phrase.ids} has no text for the encoder. Drop it.")
             if len(key) > self.max_tokens:
                 raise PhraseError(
                     f"phrase {phrase.text[:40]!r}… has {len(key)} tokens; the encoder reads at "

@@ -15,8 +15,6 @@ from univerb.config import EncoderConfig
 class SplitHeads(nn.Module):
     """An input and an output head, residual and zero-initialised, and a learned bias."""
 
-    is_tied = False
-
     def __init__(self, encoder_size: int, hidden_size: int, bias: float) -> None:
         super().__init__()
         self.input = nn.Linear(encoder_size, hidden_size)
@@ -42,8 +40,6 @@ class SplitHeads(nn.Module):
 
 class TiedHead(nn.Module):
     """The paper's projector: one vector that is both input and output."""
-
-    is_tied = True
 
     def __init__(self, encoder_size: int, hidden_size: int, config: EncoderConfig) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from univerb.modeling.encoder import Vectors
 from univerb.phrase import Phrase
-from univerb.vocabulary import DynamicVocabulary
+from univerb.vocabulary import DynamicVocabulary, Snapshot
 
 Encode = Callable[[Sequence[Phrase]], Vectors]
 
@@ -42,7 +42,8 @@ class PhraseTable:
         self._rows = 0
         self._inputs: Tensor | None = None
         self._outputs: Tensor | None = None
-        self._ids: list[tuple[int, ...]] = []
+        self._first = torch.empty(0, dtype=torch.long)
+        self._lengths = torch.empty(0, dtype=torch.long)
         self._view: TableView | None = None
         self._lock = threading.Lock()
 
@@ -59,12 +60,11 @@ class PhraseTable:
         if self._view is not None and self._view.version == vocabulary.version:
             return self._view
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
-            version, fresh, active = vocabulary.snapshot(since=self._rows)
-            if fresh:
-                self._append(fresh)
-            if self._rows and (self._view is None or self._view.version != version):
-                weights = vocabulary.weights()[: self._rows]
-                self._view = self._make_view(version, active[: self._rows], weights)
+            state = vocabulary.snapshot(since=self._rows)
+            if state.phrases:
+                self._append(state.phrases)
+            if self._rows and (self._view is None or self._view.version != state.version):
+                self._view = self._make_view(state)
         return self._view
 
     def _append(self, phrases: Sequence[Phrase]) -> None:
@@ -75,28 +75,30 @@ class PhraseTable:
         self._inputs = (
             self._outputs if is_tied else _written(self._inputs, vectors.inputs, self._rows)
         )
-        self._ids.extend(phrase.ids for phrase in phrases)
+        device = vectors.outputs.device
+        first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
+        lengths = torch.tensor([len(phrase) for phrase in phrases], device=device)
+        self._first = torch.cat([self._first.to(device), first])
+        self._lengths = torch.cat([self._lengths.to(device), lengths])
         self._rows = end
 
-    def _make_view(
-        self, version: int, active: Sequence[bool], weights: Sequence[float]
-    ) -> TableView:
+    def _make_view(self, state: Snapshot) -> TableView:
         assert self._inputs is not None
         assert self._outputs is not None
         device, dtype = self._outputs.device, self._outputs.dtype
-        first = torch.tensor([ids[0] for ids in self._ids], device=device)
-        is_active = torch.tensor(active, device=device)
-        bias = torch.tensor(weights, device=device) + self._encoder_bias()
+        is_active = torch.frombuffer(state.active, dtype=torch.bool).to(device)
+        weights = torch.frombuffer(state.weights, dtype=torch.float64).to(device)
+        bias = weights + self._encoder_bias()
         if self._count_correction:
-            counts = torch.bincount(first[is_active], minlength=int(first.max()) + 1)
-            bias = bias - counts[first].clamp_min(1).log()
+            counts = torch.bincount(self._first[is_active], minlength=int(self._first.max()) + 1)
+            bias = bias - counts[self._first].clamp_min(1).log()
         return TableView(
-            version,
+            state.version,
             self._inputs[: self._rows],
             self._outputs[: self._rows],
             bias.masked_fill(~is_active, float("-inf")).to(dtype),
-            first,
-            torch.tensor([len(ids) for ids in self._ids], device=device),
+            self._first,
+            self._lengths,
         )
 
 

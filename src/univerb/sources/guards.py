@@ -76,7 +76,7 @@ def is_word_boundary(text: str, position: int) -> bool:
     if position <= 0 or position >= len(text):
         return True
     before, after = text[position - 1], text[position]
-    if unicodedata.combining(after):
+    if _is_mark(after):
         return False
     if is_unspaced(before) or is_unspaced(after):
         return True
@@ -84,4 +84,9 @@ def is_word_boundary(text: str, position: int) -> bool:
 
 
 def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_" or unicodedata.combining(character) != 0
+    return character.isalnum() or character == "_" or _is_mark(character)
+
+
+def _is_mark(character: str) -> bool:
+    """Tell whether a character is a vowel sign, an accent or the like: a part of the one before."""
+    return unicodedata.category(character).startswith("M")

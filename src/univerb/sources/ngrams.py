@@ -32,16 +32,16 @@ class Segment:
     offsets: list[tuple[int, int]]
 
     def visible_start(self, token: int) -> int:
-        """Return where a token's text begins, its leading space left out."""
-        start, end = self.offsets[token]
-        while start < end and self.text[start].isspace():
+        """Return where the text from a token on begins, leading space left out."""
+        start, _ = self.offsets[token]
+        while start < len(self.text) and self.text[start].isspace():
             start += 1
         return start
 
     def is_space(self, token: int) -> bool:
-        """Tell whether a token is nothing but space."""
+        """Tell whether a token is nothing but space, be it the one put before the line."""
         start, end = self.offsets[token]
-        return not self.text[start:end].strip() and bool(self.text[start:end])
+        return not self.text[start:end].strip()
 
 
 def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> PhraseSource:
@@ -92,10 +92,11 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
     split = NLTKWordTokenizer().span_tokenize
 
     def spans(segment: Segment) -> Iterator[tuple[int, int]]:
+        # The last token to begin at a word, but the space before it where that is a token.
         starts = {
             segment.visible_start(i): i
-            for i in reversed(range(len(segment.ids)))
-            if _may_start(segment, i, rules) and not segment.is_space(i)
+            for i in range(len(segment.ids))
+            if _may_start(segment, i, rules) and not (i and segment.is_space(i - 1))
         }
         ends = {end: i for i, (_, end) in enumerate(segment.offsets) if _may_end(segment, i, rules)}
         words = list(split(segment.text))
@@ -118,11 +119,12 @@ def segments(document: Document, tokenizer: Tokenizer) -> Iterator[Segment]:
         The lines that have text. A break that becomes a space keeps its length, so offsets hold.
     """
     text = _SOFT_BREAK.sub(r"\1 ", document.text)
-    for match in re.finditer(r"[^\n\r]*\S[^\n\r]*", text):
-        line = match.group().lstrip()
-        start = match.end() - len(line)
-        ids, offsets = tokenizer.encode_inside(line.rstrip())
-        yield Segment(line.rstrip(), start, ids, offsets)
+    for match in re.finditer(r"[^\n\r]+", text):
+        line = match.group().strip()
+        if line:
+            start = match.start() + match.group().index(line)
+            ids, offsets = tokenizer.encode_inside(line)
+            yield Segment(line, start, ids, offsets)
 
 
 def warn_if_unspaced(document: Document) -> None:
@@ -163,7 +165,7 @@ def _collect(
 
 
 def _may_start(segment: Segment, token: int, guards: Guards) -> bool:
-    start, end = segment.offsets[token]
+    start, _ = segment.offsets[token]
     previous_end = segment.offsets[token - 1][1] if token else 0
     if guards.whole_characters and start < previous_end:
         return False
@@ -172,8 +174,7 @@ def _may_start(segment: Segment, token: int, guards: Guards) -> bool:
     # The space before a word belongs to the phrase, also where it is a token of its own.
     if token and segment.is_space(token - 1):
         return False
-    visible = min(segment.visible_start(token), end)
-    return is_word_boundary(segment.text, visible)
+    return is_word_boundary(segment.text, segment.visible_start(token))
 
 
 def _may_end(segment: Segment, token: int, guards: Guards) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from univerb.vocabulary import DynamicVocabulary
 _CANDIDATES = 5
 
 
-class Sequence:
+class Continuation:
     """The state of one generation between two passes of the backbone.
 
     `propose` names the rows to compute next; `settle` takes their outputs. A phrase that is fed
@@ -30,7 +30,7 @@ class Sequence:
     def __init__(
         self,
         lm: DynamicLM,
-        prompt: Seq[int],
+        prompt: Sequence[int],
         vocabulary: DynamicVocabulary | None,
         decoding: Decoding,
     ) -> None:
@@ -51,7 +51,7 @@ class Sequence:
         self._phrases: ActivePhrases | None = None
         if vocabulary is not None:
             bias = self._how.phrase_bias
-            self._phrases = ActivePhrases(lm, vocabulary, bias, decoding.ban)
+            self._phrases = ActivePhrases(lm, vocabulary, bias, decoding.ban, self._eos)
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._seen = list(prompt)
         """Base tokens of prompt and output, and the ids of phrases that were written."""
@@ -69,7 +69,7 @@ class Sequence:
         """Take the prefill's output."""
         self._state = (output.hidden[-1], output.logits[-1])
 
-    def propose(self) -> Seq[Row]:
+    def propose(self) -> Sequence[Row]:
         """Decide what comes next; returns the rows to compute, none if the text is finished."""
         if self._pending:
             rows, self._pending = self._pending, []
@@ -131,7 +131,7 @@ class Sequence:
 
     def _take_phrase(
         self, unit: int, scores: Tensor, candidates: tuple[Candidate, ...]
-    ) -> Seq[Row]:
+    ) -> Sequence[Row]:
         assert self._phrases is not None
         phrase = self._phrases.vocabulary.phrase(unit)
         if not self._how.is_atomic:
@@ -170,7 +170,8 @@ class Sequence:
             self._phrases.vocabulary.tick([self._draft_id] if kept > 1 else [])
         if own is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
-            self._emit_token(own, _logprob(output.logits[kept - 1], own), ())
+            logits = output.logits[kept - 1]
+            self._emit_token(own, _logprob(logits, own), self._explain(logits))
             self._pending = [own]
         return len(ids) - kept
 
@@ -182,7 +183,7 @@ class Sequence:
 
     def _emit(
         self,
-        ids: Seq[int],
+        ids: Sequence[int],
         logprob: float,
         phrase: Phrase | None,
         candidates: tuple[Candidate, ...],
@@ -200,7 +201,7 @@ class Sequence:
         self.finish_reason = "stop" if self._writer.is_stopped else reason
         self.stats.phrases = len(self._phrases.vocabulary) if self._phrases else 0
 
-    def _hand_out(self, pieces: Seq[Piece]) -> None:
+    def _hand_out(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
             self.stats.count(piece)
         self._released.extend(pieces)
