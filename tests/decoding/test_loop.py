@@ -5,11 +5,13 @@ import threading
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from conftest import stir
 from univerb.decoding.growth import ExpireIdle, RealTime
 from univerb.decoding.loop import batch, decode_steps, generate, stream
-from univerb.errors import OptionError, PromptError, VocabularyError
+from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
+from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
@@ -371,3 +373,59 @@ def test_a_growth_policy_serves_every_sequence_of_a_batch(lm, vocabulary):
     own = [lm.vocabulary(), lm.vocabulary()]
     batch(lm, [PROMPT, "rent"], own, growth=RealTime(every), max_tokens=80, ignore_eos=True)
     assert [len(v) for v in own] == [len(every)] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_phrase_is_written_over_an_end_token(lm, mode):
+    plain = flat(generate(lm, PROMPT, max_tokens=40, temperature=1.0, ignore_eos=True))
+    end = next(i for i in range(5, 40) if plain[i] not in plain[:i])
+    over = Phrase(tuple(plain[end - 2 : end + 3]), "x", weight=300.0)
+    lm.model.generation_config.eos_token_id = plain[end]
+    options = {"max_tokens": 40, "temperature": 1.0, "mode": mode}
+    result = generate(lm, PROMPT, lm.vocabulary([over]), **options)
+    assert (flat(result), result.finish_reason) == (plain[:end], "eos")
+
+
+def test_in_unfold_the_filters_act_on_tokens_only(lm, vocabulary):
+    for seed in range(20):
+        result = generate(
+            lm, PROMPT, vocabulary, mode="unfold", tolerance=0.99, phrase_bias=0.0, seed=seed,
+            temperature=1.0, top_k=2, max_tokens=12, ignore_eos=True,
+        )  # fmt: skip
+        ids = lm.tokenizer.encode(PROMPT).ids
+        for piece in result.pieces:
+            if not piece.is_phrase:
+                with torch.no_grad():
+                    best = lm.model(torch.tensor([ids])).logits[0, -1].topk(2).indices
+                assert piece.ids[0] in best
+            ids += piece.ids
+
+
+def test_a_backbone_with_sliding_windows_gets_its_prompts_one_by_one(hf_tokenizer, lease):
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=8, initializer_range=0.3,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    lm = stir(DynamicLM.wrap(MistralForCausalLM(config).eval(), hf_tokenizer))
+    vocabulary = lm.vocabulary([lease])
+    prompts = [PROMPT, "rent", "The landlord shall give"]
+    options = {"mode": "unfold", "tolerance": 0.9, "phrase_bias": 5.0, "max_tokens": 30}
+    together = batch(lm, prompts, vocabulary, **options)
+    assert [g.text for g in together] == [
+        generate(lm, prompt, vocabulary, **options).text for prompt in prompts
+    ]
+    with pytest.raises(ModelError, match="sliding"):
+        decode_steps(lm, prompts, vocabulary)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, ["a", "b"], [1.5], "\ud800"])
+def test_what_is_no_prompt_is_refused(lm, prompt):
+    with pytest.raises(PromptError):
+        generate(lm, prompt)
+
+
+def test_what_is_no_vocabulary_is_refused(lm):
+    with pytest.raises(VocabularyError, match="lm.vocabulary"):
+        generate(lm, PROMPT, ["quiet enjoyment"])

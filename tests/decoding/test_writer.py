@@ -93,3 +93,14 @@ def test_what_is_left_incomplete_shows_as_a_replacement_character():
     assert writer.write(half, 0.0) == []
     (piece,) = writer.close()
     assert set(piece.text) == {"\N{REPLACEMENT CHARACTER}"}
+
+
+def test_a_stop_in_a_phrase_behind_half_a_character_keeps_the_source_right():
+    ids = tuple(TOKENIZER.encode(" quiet enjoyment of the premises").ids)
+    start = TEXT.index("quiet")
+    span = Span("lease", start, start + len("quiet enjoyment of the premises"))
+    writer = Writer(TOKENIZER, ["ment of"])
+    writer.write(TOKENIZER.encode("🎉").ids[:2], 0.0)
+    pieces = writer.write(ids, -2.0, Phrase(ids, TOKENIZER.decode(ids), (span,)))
+    (source,) = pieces[-1].sources
+    assert TEXT[source.start : source.end] == "quiet enjoy"

@@ -87,3 +87,19 @@ def test_the_first_loss_of_a_fresh_encoder_is_close_to_the_bare_lms(tiny):
 def test_a_table_does_not_outlive_its_vocabulary(tiny):
     tiny.rows(tiny.vocabulary(["quiet enjoyment"]))
     assert len(tiny._tables) == 0
+
+
+def test_rows_follow_an_encoder_that_is_trained(tiny):
+    vocabulary = DynamicVocabulary(tiny.static_size, phrases(4))
+    before = tiny.rows(vocabulary).outputs.clone()
+    stir(tiny)
+    after = tiny.rows(vocabulary)
+    assert not torch.allclose(after.outputs, before)
+    assert torch.allclose(after.outputs, tiny.encode(list(vocabulary)).outputs, atol=1e-5)
+    assert float(after.bias[0]) != -3.0
+
+
+def test_a_trained_encoder_is_not_given_the_untrained_profile(hf_tokenizer):
+    lm = DynamicLM.wrap(make_gpt2(), hf_tokenizer, EncoderConfig(trained_steps=5))
+    assert lm.profile.phrase_bias == 0.0
+    assert DynamicLM.wrap(make_gpt2(), hf_tokenizer).profile.phrase_bias > 0
