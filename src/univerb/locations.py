@@ -50,6 +50,12 @@ def converted_default() -> Path:
     return cache_directory() / f"{DEFAULT_MODEL}-{version}"
 
 
+def is_converted() -> bool:
+    """Tell whether the default backbone has been converted, all of it."""
+    names = ("config.json", "tokenizer.json", "model.safetensors")
+    return all((converted_default() / name).is_file() for name in names)
+
+
 def locate(name: str, offline: bool | None = None) -> Path | str:
     """Find a model by name: local path, default model, or Hub id.
 
@@ -76,7 +82,7 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
         raise ModelMissing("the model's name is empty. Give a model folder or a Hub id.")
     if name == DEFAULT_MODEL:
         folder = converted_default()
-        if not folder.is_dir() and default_gguf() is None:
+        if not is_converted() and default_gguf() is None:
             raise ModelMissing(
                 f"the weights of the default model {name!r} are not on this machine. "
                 "Get them with: univerb setup"

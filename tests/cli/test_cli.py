@@ -490,8 +490,6 @@ def test_an_option_that_does_not_exist_is_named(run, arguments):
         ["x", "--max-tokens", "-1"],
         ["x", "--tolerance", "2"],
         ["x", "--stop", ""],
-        ["x", "--dtype", "int3"],
-        ["x", "--device", "gpu"],
         ["x", "--phrase", ""],
         ["x", "--max-phrases", "-1"],
         [""],

@@ -42,7 +42,8 @@ def cache(usual: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_small(gguf: Path, target: Path, progress: object) -> None:
     """Stand in for the conversion, which takes half a minute."""
-    (target / "config.json").write_text("{}")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (target / name).write_text("{}")
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
@@ -219,6 +220,7 @@ def test_whoever_comes_second_leaves_the_first_result_alone(cache, monkeypatch):
     def convert(gguf: Path, target: Path, progress: object) -> None:
         write_small(gguf, target, progress)
         converted_default().mkdir()
+        write_small(gguf, converted_default(), progress)
         (converted_default() / "config.json").write_text("first")
 
     monkeypatch.setattr(default_model, "_convert", convert)
@@ -280,10 +282,11 @@ def test_without_the_gguf_reader_its_extra_is_named(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [[], ["config.json"], ["config.json", "tokenizer.json"]])
-def test_a_damaged_conversion_is_told_to_be_made_again(usual, cache, left):
+def test_an_incomplete_conversion_is_made_again(cache, left, monkeypatch):
     folder = converted_default()
     folder.mkdir(parents=True)
     for name in left:
-        (folder / name).write_bytes((usual / name).read_bytes())
-    with pytest.raises(ModelError, match="univerb setup --force"):
-        load_backbone()
+        (folder / name).write_text("broken")
+    monkeypatch.setattr(default_model, "_convert", write_small)
+    assert (ensure_default() / "config.json").read_text() != "broken"
+    assert os.listdir(cache) == [folder.name]

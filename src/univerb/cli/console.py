@@ -1,6 +1,7 @@
 """How results look in a terminal: phrases in colour, sources numbered, one line of figures."""
 
 import json
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ def print_sources(generation: "Generation", limit: int = 3) -> None:
 
 def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
     """Print one JSON value and nothing else on standard output."""
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, ensure_ascii=not is_utf8, indent=2))
 
 
 def note_untrained(lm: "DynamicLM") -> None:

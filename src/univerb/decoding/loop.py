@@ -265,7 +265,8 @@ def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -
         ids = lm.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
     except TypeError:
         raise PromptError(
-            f"the prompt {str(prompt)[:40]!r} is neither valid text nor a list of token ids."
+            f"the prompt {str(prompt)[:40]!r} is neither valid text (UTF-8) nor a list of token "
+            "ids. Correct it."
         ) from None
     if not all(isinstance(token, int) for token in ids):
         raise PromptError(

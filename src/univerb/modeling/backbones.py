@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError, ModelMissing, OptionError
-from univerb.locations import DEFAULT_MODEL, is_offline, locate
+from univerb.locations import DEFAULT_MODEL, is_converted, is_offline, locate
 from univerb.modeling.default_model import ensure_default
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -41,7 +41,7 @@ def load_backbone(
         raise OptionError(f"dtype is {dtype!r}. Allowed: {', '.join(DTYPES)}.")
     place = _device(device)
     where = locate(name, offline)
-    if name == DEFAULT_MODEL and not (isinstance(where, Path) and where.is_dir()):
+    if name == DEFAULT_MODEL and not is_converted():
         where = ensure_default()
     if isinstance(where, Path):
         refuse_unsafe(where)
@@ -54,13 +54,11 @@ def load_backbone(
         model, missing = _load_model(str(where), local_only, DTYPES[dtype])
     except OSError as error:
         raise ModelMissing(
-            f"{name!r} could not be loaded: {_first_line(error)} Give a folder with config.json, "
-            f"tokenizer.json and safetensors weights, or use {DEFAULT_MODEL!r} (univerb setup)."
+            f"{name!r} could not be loaded: {_first_line(error)} {_advice(name)}"
         ) from error
     except Exception as error:  # damaged files can make transformers raise anything
         raise ModelError(
-            f"{name!r} could not be loaded: {_first_line(error)} "
-            "Give a causal LM that transformers knows."
+            f"{name!r} could not be loaded: {_first_line(error)} {_advice(name)}"
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ModelError(f"{name!r} has no tokenizer.json with a vocabulary. Get a complete copy.")
@@ -128,6 +126,15 @@ def refuse_unsafe(folder: Path) -> None:
             f"{str(folder)!r} has pickled weights (.bin), which univerb never opens. "
             "Convert them to safetensors with save_pretrained."
         )
+
+
+def _advice(name: str) -> str:
+    if name == DEFAULT_MODEL:
+        return "Get it again with: univerb setup --force"
+    return (
+        "Give a causal LM that transformers knows: a folder with config.json, tokenizer.json and "
+        f"safetensors weights, or a Hub id; or use {DEFAULT_MODEL!r} (univerb setup)."
+    )
 
 
 def _read_object(path: Path) -> dict[str, object]:

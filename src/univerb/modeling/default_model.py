@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from univerb.errors import MissingExtra, ModelError, ModelMissing
-from univerb.locations import converted_default, default_gguf
+from univerb.locations import converted_default, default_gguf, is_converted
 
 Progress = Callable[[str], object]
 
@@ -35,7 +35,7 @@ def ensure_default(progress: Progress | None = None) -> Path:
         ModelError: If the file cannot be converted or the cache cannot be written.
     """
     folder = converted_default()
-    if folder.is_dir():
+    if is_converted():
         return folder
     gguf = default_gguf()
     if gguf is None:
@@ -56,10 +56,11 @@ def ensure_default(progress: Progress | None = None) -> Path:
     try:
         _convert(gguf, scratch, progress or (lambda stage: nullcontext()))
         _move(scratch, folder)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file can make the readers raise anything
         raise ModelError(
-            f"{gguf.name} could not be converted: {error}. "
-            "Install the weights again with: univerb setup --force"
+            f"{gguf.name} could not be converted: {str(error)[:200]}. If the disk is full, set "
+            "UNIVERB_CACHE to a folder with 600 MB; else get the weights again with: "
+            "univerb setup --force"
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -81,9 +82,11 @@ def _convert(gguf: Path, target: Path, progress: Progress) -> None:
 
 
 def _move(scratch: Path, folder: Path) -> None:
+    if folder.is_dir() and not is_converted():
+        shutil.rmtree(folder)
     try:
         os.replace(scratch, folder)
     except OSError:
         # Another process converted at the same time and was first: its result is as good.
-        if not folder.is_dir():
+        if not is_converted():
             raise

@@ -41,7 +41,12 @@ def listed_phrases(
         text, weight = (given, 0.0) if isinstance(given, str) else given
         if not text.strip():
             raise PhraseError(f"phrase {number} of the list is empty: {text!r}. Drop it.")
-        ids = tuple(tokenizer.encode_inside(text).ids)
+        try:
+            ids = tuple(tokenizer.encode_inside(text).ids)
+        except TypeError:
+            raise PhraseError(
+                f"phrase {number} of the list is not valid UTF-8. Correct it."
+            ) from None
         phrase = Phrase(ids, tokenizer.decode(ids), weight=weight)
         reason = rules.objection(ids, phrase.text, tokenizer.special_ids)
         if reason is None:

@@ -1,0 +1,5 @@
+"""`python -m univerb`: the command line."""
+
+from univerb.cli.app import main
+
+main()
