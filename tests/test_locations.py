@@ -150,6 +150,10 @@ class TestDefaultModel:
     ) -> None:
         monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
         converted_default().mkdir()
+        with pytest.raises(ModelMissing):
+            locate(DEFAULT_MODEL)
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            (converted_default() / name).touch()
         assert locate(DEFAULT_MODEL) == converted_default()
         assert converted_default().parent == tmp_path
 

@@ -18,7 +18,7 @@ from univerb.phrase import Phrase, Span
 from univerb.vocabulary import DynamicVocabulary
 
 STATIC = 50
-KEYS = st.lists(st.integers(0, 3), min_size=1, max_size=2).map(tuple)
+KEYS = st.lists(st.integers(0, 1), min_size=1, max_size=2).map(tuple)
 SPANS = st.builds(Span, st.sampled_from(["a.txt", "b.txt"]), st.integers(0, 2), st.integers(3, 5))
 PHRASES = st.builds(
     Phrase,
@@ -166,7 +166,9 @@ class TestAdding:
         vocabulary = DynamicVocabulary(STATIC, [phrase(1), phrase(2, source=first)])
         vocabulary.remove([STATIC + 1])
         assert phrase(2) not in vocabulary
+        before = vocabulary.version
         assert vocabulary.add([phrase(2, source=second)]) == [STATIC + 1]
+        assert vocabulary.version > before
         assert phrase(2) in vocabulary
         assert vocabulary.phrase(STATIC + 1).sources == (first, second)
 

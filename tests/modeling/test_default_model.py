@@ -143,7 +143,7 @@ def test_the_folder_appears_whole_and_the_scratch_folder_goes(cache, monkeypatch
     folder = ensure_default()
     assert seen == [(cache, False)]
     assert os.listdir(cache) == [folder.name]
-    assert os.listdir(folder) == ["config.json"]
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from univerb.cli.console import (
 )
 from univerb.cli.loading import load_model
 from univerb.cli.options import Sizes, parse_sizes, phrase_source
-from univerb.decoding.options import make_decoding
 from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
 
@@ -200,6 +199,8 @@ def generate(
         "explain": explain,
     }
     special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
+    from univerb.decoding.options import make_decoding
+
     # Checked before the model is loaded: a wrong option should not cost the wait either.
     make_decoding(options | special)
     if max_phrases is not None and max_phrases < 0:
