@@ -256,7 +256,12 @@ def write(report: dict[str, Any]) -> None:
     """Write the figures as JSON, as a page, and as a plot where matplotlib is installed."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "decode.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    lines = ["# Decoding: cost and losslessness", "", "Made by `make bench`.", ""]
+    lines = [
+        "# Decoding: cost and losslessness",
+        "",
+        "Made by `benchmarks/decode.py`; `make bench` runs every section.",
+        "",
+    ]
     for section, content in report.items():
         about = ", ".join(f"{k} {v}" for k, v in content["machine"].items())
         lines += [f"## {section}", "", f"{content['what']}. {about}.", ""]

@@ -96,7 +96,7 @@ class DynamicVocabulary:
                 self._active[index] = False
 
     def expire(self, idle: int) -> list[int]:
-        """Remove the phrases that were neither added nor used in the last `idle` ticks.
+        """Remove the phrases that have been neither added nor used for more than `idle` ticks.
 
         Args:
             idle: How many ticks (decode steps) a phrase may go unused.

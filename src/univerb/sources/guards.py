@@ -30,7 +30,7 @@ class Guards:
     no_special: bool = True
     """Contain no special token."""
     no_newline: bool = True
-    """Stay within a line."""
+    """Stay within a line. Matters to lists; n-gram sources cut documents into lines first."""
     no_digits: bool = True
     """Do not merge bare numbers: it ruins arithmetic."""
 
