@@ -40,6 +40,7 @@ class Tokenizer:
         self._anchor = self.encode("a").ids
         self._anchor_text = self._decode(self._anchor)
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
+        self._fingerprint: str | None = None
         self._byte_ids = frozenset(i for token, i in vocabulary.items() if _BYTE.fullmatch(token))
 
     @classmethod
@@ -67,13 +68,27 @@ class Tokenizer:
         Returns:
             Ids and offsets; the offsets are those of the given text.
         """
-        if self.adds_space and text.startswith(" "):
-            ids, offsets = self.encode(text[1:])
-            return Encoded(ids, [(start + 1, end + 1) for start, end in offsets])
-        if self.adds_space or text[:1].isspace():
-            return self.encode(text)
-        ids, offsets = self.encode(" " + text)
-        return Encoded(ids, [(max(start - 1, 0), end - 1) for start, end in offsets])
+        return self.encode_all_inside([text])[0]
+
+    def encode_all_inside(self, texts: Sequence[str]) -> list[Encoded]:
+        """Tokenize many texts, each as `encode_inside` does."""
+        shifts = [self._shift(text) for text in texts]
+        given = [
+            " " * -shift + text[max(shift, 0) :] for text, shift in zip(texts, shifts, strict=True)
+        ]
+        encodings = self._rust.encode_batch(given, add_special_tokens=False)
+        return [
+            Encoded(one.ids, [(max(start + shift, 0), end + shift) for start, end in one.offsets])
+            if shift
+            else Encoded(one.ids, one.offsets)
+            for one, shift in zip(encodings, shifts, strict=True)
+        ]
+
+    def _shift(self, text: str) -> int:
+        """Return by how much offsets move because a space was added (-1) or taken off (1)."""
+        if self.adds_space:
+            return int(text.startswith(" "))
+        return 0 if text[:1].isspace() else -1
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return what the ids spell in the middle of a text, a leading space included."""
@@ -81,14 +96,24 @@ class Tokenizer:
         text = self._decode([*self._anchor, *ids])
         return text.removeprefix(self._anchor_text)
 
+    def decode_all(self, many: Sequence[Sequence[int]]) -> list[str]:
+        """Return what each of many runs of ids spells, as `decode` does."""
+        behind = [[*self._anchor, *ids] for ids in many]
+        texts = self._rust.decode_batch(behind, skip_special_tokens=False)
+        return [text.removeprefix(self._anchor_text) for text in texts]
+
     def stream(self) -> "TextStream":
         """Start turning ids into text piece by piece."""
         return TextStream(self.decode, self._byte_ids)
 
     def fingerprint(self) -> str:
-        """Return a hash of the vocabulary, the same for equal tokenizers wherever they lie."""
-        vocabulary = sorted(self._rust.get_vocab(with_added_tokens=True).items())
-        return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:16]
+        """Return a hash of vocabulary and merges, the same wherever equal tokenizers lie."""
+        if self._fingerprint is None:
+            vocabulary = sorted(self._rust.get_vocab(with_added_tokens=True).items())
+            merges = json.loads(self._rust.to_str())["model"].get("merges")
+            content = json.dumps([vocabulary, merges]).encode()
+            self._fingerprint = hashlib.sha256(content).hexdigest()[:16]
+        return self._fingerprint
 
     def to_json(self) -> str:
         """Return the tokenizer as the JSON that the tokenizers library reads."""

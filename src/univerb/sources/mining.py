@@ -1,0 +1,153 @@
+"""Counting every n-gram of a corpus: one machine, millions of tokens a second.
+
+An n-gram is frequent only if its first n - 1 symbols are, so each size sorts only what the size
+before left. Three numbers share one 64-bit key (the n-gram so far, the next symbol, the place), so
+that a plain sort, which numpy does with vector instructions, also tells where each one stands.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.errors import OptionError
+
+Flags = NDArray[numpy.bool_]
+Ints = NDArray[numpy.int64]
+Symbols = NDArray[numpy.uint32]
+
+
+class Mined(NamedTuple):
+    """N-grams of a sequence, in no particular order."""
+
+    start: Ints
+    """The first place where each stands and may be a phrase."""
+    size: Ints
+    found: Ints
+    """How often it stands where it may be a phrase."""
+
+
+def count_ngrams(
+    symbols: NDArray[numpy.int32],
+    sizes: tuple[int, int],
+    min_count: int,
+    may_start: Flags | None = None,
+    may_end: Flags | None = None,
+) -> Mined:
+    """Find the n-grams of a sequence that are frequent enough.
+
+    Args:
+        symbols: Tokens or words as numbers, with -1 where no n-gram may go on.
+        sizes: The shortest and the longest n-gram.
+        min_count: How often an n-gram must be found.
+        may_start: At which places one may begin; everywhere by default.
+        may_end: At which places one may end.
+
+    Returns:
+        All of them.
+
+    Raises:
+        OptionError: If `min_count` is below 1.
+    """
+    low, high = sizes
+    if not 2 <= low <= high or min_count < 1:
+        raise OptionError(
+            f"sizes are {sizes} and min_count is {min_count}; an n-gram has at least 2 symbols "
+            "and is found at least once."
+        )
+    # Breaks become 0, and so does what lies beyond the end: a window never leaves the array.
+    padded = numpy.zeros(len(symbols) + high, dtype=numpy.uint32)
+    padded[: len(symbols)] = symbols + 1
+    starts = padded[: len(symbols)] > 0
+    starting = numpy.flatnonzero(starts if may_start is None else starts & may_start)
+    ends = numpy.zeros(len(padded), dtype=bool)
+    ends[: len(symbols)] = starts if may_end is None else may_end
+    levels = [
+        level
+        for places in _parts(padded, starting.astype(numpy.uint32))
+        for level in _levels(padded, places, sizes, min_count, ends)
+    ]
+    empty = numpy.empty(0, dtype=numpy.int64)
+    columns = zip(*[(empty, empty, empty), *levels], strict=True)
+    return Mined(*(numpy.concatenate(column) for column in columns))
+
+
+def largest_first(mined: Mined, cap: int | None, gain: Ints | None = None) -> Mined:
+    """Order n-grams by their count, or by another measure, and keep the first so many.
+
+    Args:
+        mined: The n-grams.
+        cap: How many to keep; None keeps all.
+        gain: What to order by instead of the count.
+
+    Returns:
+        The best, ties by the place where they stand first, longer ones before shorter.
+    """
+    measure = mined.found if gain is None else gain
+    order = numpy.lexsort((-mined.size, mined.start, -measure))[:cap]
+    return Mined(*(column[order] for column in mined))
+
+
+def _parts(padded: Symbols, places: Symbols) -> Iterator[Symbols]:
+    """Split the places by their first symbol until three numbers fit a key."""
+    symbol_bits = _bits(int(padded.max(initial=0)))
+    if 2 * _bits(len(places)) + symbol_bits <= 64:
+        yield places
+        return
+    by_symbol = places[numpy.argsort(padded[places], kind="stable")]
+    edges = numpy.flatnonzero(numpy.diff(padded[by_symbol], append=0))
+    size, begin, end = 1 << (64 - symbol_bits) // 2, 0, 0
+    for edge in (edges + 1).tolist():
+        # A part holds whole symbols, as many as fit; one alone may be all the places there are.
+        if edge - begin >= size and end > begin:
+            yield by_symbol[begin:end]
+            begin = end
+        end = edge
+    yield by_symbol[begin:end]
+
+
+def _levels(
+    padded: Symbols, places: Symbols, sizes: tuple[int, int], min_count: int, may_end: Flags
+) -> Iterator[Mined]:
+    low, high = sizes
+    place_bits = numpy.uint64(_bits(len(places)))
+    symbol_bits = numpy.uint64(_bits(int(padded.max(initial=0))))
+    mask = (numpy.uint64(1) << place_bits) - numpy.uint64(1)
+    rank = padded[places].astype(numpy.uint64)
+    for size in range(2, high + 1):
+        following = padded[places + numpy.uint32(size - 1)]
+        keys = ((rank << symbol_bits | following) << place_bits) | _numbers(len(places))
+        keys = keys[following > 0]
+        keys.sort()
+        order, groups = keys & mask, keys >> place_bits
+        is_new = numpy.ones(len(groups), dtype=bool)
+        numpy.not_equal(groups[1:], groups[:-1], out=is_new[1:])
+        counts = numpy.diff(numpy.flatnonzero(is_new), append=len(groups))
+        is_frequent = counts >= min_count
+        places = places[order[numpy.repeat(is_frequent, counts)]]
+        counts = counts[is_frequent]
+        if not len(places):
+            return
+        rank = numpy.repeat(_numbers(len(counts)), counts)
+        if size >= low:
+            yield _valid(places, counts, size, min_count, may_end)
+
+
+def _valid(places: Symbols, counts: Ints, size: int, min_count: int, may_end: Flags) -> Mined:
+    """Keep the groups of places that may be phrases often enough."""
+    begins = numpy.cumsum(counts) - counts
+    valid = may_end[places + numpy.uint32(size - 1)]
+    found = numpy.add.reduceat(valid, begins, dtype=numpy.int64)
+    nowhere = numpy.uint32(numpy.iinfo(numpy.uint32).max)
+    first = numpy.minimum.reduceat(numpy.where(valid, places, nowhere), begins)
+    kept = found >= min_count
+    return Mined(first[kept].astype(numpy.int64), numpy.full(int(kept.sum()), size), found[kept])
+
+
+def _numbers(count: int) -> NDArray[numpy.uint64]:
+    return numpy.arange(count, dtype=numpy.uint64)
+
+
+def _bits(value: int) -> int:
+    return max(int(value).bit_length(), 1)
