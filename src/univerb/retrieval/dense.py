@@ -1,0 +1,273 @@
+"""Texts as vectors: of any encoder on disk, or of static word vectors (METHOD D.1).
+
+Vectors have length 1, so that their inner product orders texts as their distance does.
+"""
+
+import functools
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.errors import MissingExtra, ModelError, OptionError
+from univerb.retrieval.base import Features
+
+if TYPE_CHECKING:
+    import faiss
+    import torch
+    from transformers import PreTrainedConfig
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+Pooling = Literal["auto", "mean", "cls", "pooler"]
+Vectors = NDArray[numpy.float32]
+Encoder = Callable[[Sequence[str]], Vectors]
+
+_FILE = "vectors.npy"
+_MAX_TOKENS = 256  # Of a text, as in the protocol; a chunk of 128 words has fewer.
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Ranks texts by the vectors of a transformer encoder in a folder."""
+
+    folder: str | Path
+    """A Hugging Face model directory with safetensors weights, such as BERT, MiniLM or DPR."""
+    pooling: Pooling = "auto"
+    """What becomes the vector: the mean of all tokens, the first token, or the model's pooler."""
+    batch: int = 32
+    """How many texts are encoded at a time."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            allowed = ", ".join(get_args(Pooling))
+            raise OptionError(f"pooling is {self.pooling!r}. Allowed: {allowed}.")
+        if self.batch < 1:
+            raise OptionError(f"batch is {self.batch}; encode at least 1 text at a time.")
+
+    @property
+    def name(self) -> str:
+        """The method and the model's folder."""
+        pooling = "" if self.pooling == "auto" else f"({self.pooling})"
+        return f"dense{pooling}:{Path(self.folder).resolve()}"
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """Return the texts' vectors; how many are encoded together may change the last digit."""
+        return {"vectors": self._encode(texts)}
+
+    def index(self, shards: Sequence[Features]) -> "VectorIndex":
+        """Put the vectors of all texts together."""
+        return VectorIndex(_joined(shards), self._encode)
+
+    def load(self, folder: Path) -> "VectorIndex":
+        """Open an index that was saved, memory-mapped until it is first searched."""
+        return VectorIndex(_read(folder), self._encode)
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
+        encoder = _transformer(Path(self.folder).resolve(), self.pooling)
+        parts = [encoder(texts[i : i + self.batch]) for i in range(0, len(texts), self.batch)]
+        return _normalised(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Ranks texts by the mean of static word vectors: no network runs, so it is fast."""
+
+    folder: str | Path
+    """A model2vec directory."""
+
+    @property
+    def name(self) -> str:
+        """The method and the model's folder."""
+        return f"static:{Path(self.folder).resolve()}"
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """Return the texts' vectors."""
+        return {"vectors": self._encode(texts)}
+
+    def index(self, shards: Sequence[Features]) -> "VectorIndex":
+        """Put the vectors of all texts together."""
+        return VectorIndex(_joined(shards), self._encode)
+
+    def load(self, folder: Path) -> "VectorIndex":
+        """Open an index that was saved, memory-mapped until it is first searched."""
+        return VectorIndex(_read(folder), self._encode)
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
+        encoder = _static(Path(self.folder).resolve())
+        return _normalised([encoder(texts)] if texts else [])
+
+
+class VectorIndex:
+    """Texts ranked by inner product, exactly; threads may share it."""
+
+    def __init__(self, vectors: Vectors, encode: Encoder) -> None:
+        self._vectors = vectors
+        self._encode = encode
+        self._lock = threading.Lock()
+        self._faiss: faiss.IndexFlatIP | None = None
+
+    def rank(self, query: str, k: int) -> list[tuple[int, float]]:
+        """Return the `k` nearest texts, best first; none for a query without text."""
+        count = len(self._vectors)
+        k = min(k, count)
+        if k < 1 or not query.strip():
+            return []
+        vector = self._encode([query])
+        if vector.shape[1] != self._vectors.shape[1]:
+            raise ModelError(
+                f"the model gives vectors of {vector.shape[1]} numbers, the index has "
+                f"{self._vectors.shape[1]}. Build the index again with this model."
+            )
+        searched = self._searched()
+        wanted = k
+        while True:
+            scores, numbers = searched.search(vector, wanted)
+            # All that tie with the last one are needed, so that the lower numbers win.
+            if wanted == count or scores[0, -1] < scores[0, k - 1]:
+                break
+            wanted = min(2 * wanted, count)
+        order = numpy.lexsort((numbers[0], -scores[0]))[:k]
+        return list(zip(numbers[0, order].tolist(), scores[0, order].tolist(), strict=True))
+
+    def save(self, folder: Path) -> None:
+        """Write the vectors as one .npy file."""
+        numpy.save(folder / _FILE, self._vectors, allow_pickle=False)
+
+    def _searched(self) -> "faiss.IndexFlatIP":
+        with self._lock:
+            if self._faiss is None:
+                try:
+                    import faiss
+                except ImportError:
+                    raise MissingExtra("faiss-cpu", "dense") from None
+                index = faiss.IndexFlatIP(self._vectors.shape[1])
+                index.add(numpy.ascontiguousarray(self._vectors))
+                self._faiss = index
+            return self._faiss
+
+
+def _joined(shards: Sequence[Features]) -> Vectors:
+    # A shard without texts does not know how many numbers a vector has.
+    parts = [shard["vectors"] for shard in shards if len(shard["vectors"])]
+    return numpy.concatenate(parts) if parts else numpy.zeros((0, 0), dtype=numpy.float32)
+
+
+def _read(folder: Path) -> Vectors:
+    vectors: Vectors = numpy.load(folder / _FILE, mmap_mode="r", allow_pickle=False)
+    return vectors
+
+
+def _normalised(parts: Sequence[Vectors]) -> Vectors:
+    if not parts:
+        return numpy.zeros((0, 0), dtype=numpy.float32)
+    vectors = numpy.concatenate(parts).astype(numpy.float32)
+    lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
+    # A text without known words keeps its zeros: it is near to nothing.
+    lengths[lengths == 0] = 1
+    normalised: Vectors = vectors / lengths
+    return normalised
+
+
+@functools.lru_cache(maxsize=2)
+def _static(folder: Path) -> Encoder:
+    try:
+        from model2vec import StaticModel
+    except ImportError:
+        raise MissingExtra("model2vec", "dense") from None
+    _check_folder(folder, "static word vectors")
+    try:
+        model = StaticModel.from_pretrained(folder)
+    except Exception as error:  # readers of JSON, tensors and tokenizers have errors of their own
+        raise _unreadable(folder, error) from error
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        vectors: Vectors = model.encode(list(texts), use_multiprocessing=False)
+        return vectors
+
+    return encode
+
+
+@functools.lru_cache(maxsize=2)
+def _transformer(folder: Path, pooling: Pooling) -> Encoder:
+    """Load an encoder once and return it as a function."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder
+
+    _check_folder(folder, "an encoder")
+    local = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        config = AutoConfig.from_pretrained(folder, **local)
+        # AutoModel takes every DPR folder for a question encoder and leaves its weights random.
+        is_context = "DPRContextEncoder" in (config.architectures or [])
+        model, info = (DPRContextEncoder if is_context else AutoModel).from_pretrained(
+            folder, config=config, use_safetensors=True, output_loading_info=True, **local
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+    except Exception as error:  # transformers raises whatever its parts do
+        raise _unreadable(folder, error) from error
+    kind = _pooling_of(folder, config) if pooling == "auto" else pooling
+    missing = sorted(key for key in info["missing_keys"] if kind == "pooler" or "pooler" not in key)
+    if missing:
+        raise _unreadable(folder, ValueError(f"it has no weights for {missing[0]!r}"))
+    model.eval()
+    length = min(_MAX_TOKENS, tokenizer.model_max_length, config.max_position_embeddings)
+    lock = threading.Lock()
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        with lock:  # The tokenizer keeps its padding as state.
+            inputs = tokenizer(
+                list(texts), padding=True, truncation=True, max_length=length, return_tensors="pt"
+            )
+        with torch.inference_mode():
+            output = model(**inputs)
+        vectors: Vectors = _pooled(output, inputs["attention_mask"], kind).float().numpy()
+        return vectors
+
+    return encode
+
+
+def _pooling_of(folder: Path, config: "PreTrainedConfig") -> Pooling:
+    """Read how an encoder was trained to be pooled; the mean where nothing says so."""
+    if config.model_type == "dpr":
+        return "pooler"
+    card = folder / "1_Pooling" / "config.json"  # as sentence-transformers writes it
+    if card.is_file() and json.loads(card.read_text("utf-8")).get("pooling_mode_cls_token"):
+        return "cls"
+    return "mean"
+
+
+def _pooled(
+    output: "BaseModelOutputWithPooling", mask: "torch.Tensor", kind: Pooling
+) -> "torch.Tensor":
+    name = "pooler_output" if kind == "pooler" else "last_hidden_state"
+    states: torch.Tensor | None = getattr(output, name, None)
+    if states is None:
+        raise ModelError(
+            f"this encoder has no {name}, which the pooling {kind!r} needs. Choose another of: "
+            f"{', '.join(get_args(Pooling))}."
+        )
+    if kind == "mean":
+        weights = mask.unsqueeze(-1)
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+    return states[:, 0] if kind == "cls" else states
+
+
+def _check_folder(folder: Path, what: str) -> None:
+    if not folder.is_dir():
+        raise ModelError(
+            f"{str(folder)!r} is no folder. Give the folder of {what} on this machine; nothing is "
+            "downloaded here."
+        )
+
+
+def _unreadable(folder: Path, error: Exception) -> ModelError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+    return ModelError(
+        f"the model in {str(folder)!r} cannot be read: {reason}. Give a folder with its "
+        "config.json, its tokenizer.json and its weights as safetensors."
+    )

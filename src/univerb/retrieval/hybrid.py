@@ -1,0 +1,76 @@
+"""Two rankings made one, by reciprocal ranks."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from univerb.errors import OptionError
+from univerb.retrieval.base import Features, Index, Method
+
+_PARTS = ("first", "second")
+_DEPTH = 100  # Texts further down add next to nothing to a sum of reciprocal ranks.
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid:
+    """Ranks texts by the sum of `1 / (constant + rank)` over two methods."""
+
+    first: Method
+    second: Method
+    constant: int = 60
+    """The larger, the more it counts that both methods found a text."""
+
+    def __post_init__(self) -> None:
+        if self.constant < 0:
+            raise OptionError(f"constant is {self.constant}; give 0 or more, 60 as a rule.")
+
+    @property
+    def name(self) -> str:
+        """Both methods' names, and the constant where it is not the usual one."""
+        constant = "" if self.constant == 60 else f"({self.constant})"
+        return f"hybrid{constant}:{self.first.name}+{self.second.name}"
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """Return the features of both, each name with its part before it."""
+        both = zip(_PARTS, (self.first.features(texts), self.second.features(texts)), strict=True)
+        return {f"{part}.{key}": value for part, one in both for key, value in one.items()}
+
+    def index(self, shards: Sequence[Features]) -> "HybridIndex":
+        """Build both indexes."""
+        first, second = ([_part(shard, part) for shard in shards] for part in _PARTS)
+        return HybridIndex(self.first.index(first), self.second.index(second), self.constant)
+
+    def load(self, folder: Path) -> "HybridIndex":
+        """Open both indexes."""
+        first, second = (folder / part for part in _PARTS)
+        return HybridIndex(self.first.load(first), self.second.load(second), self.constant)
+
+
+class HybridIndex:
+    """Texts ranked by two indexes together."""
+
+    def __init__(self, first: Index, second: Index, constant: int) -> None:
+        self._indexes = (first, second)
+        self._constant = constant
+
+    def rank(self, query: str, k: int) -> list[tuple[int, float]]:
+        """Return at most `k` texts that one of the two found, best first."""
+        if k < 1:
+            return []
+        scores: dict[int, float] = defaultdict(float)
+        for index in self._indexes:
+            for place, (number, _) in enumerate(index.rank(query, max(k, _DEPTH)), start=1):
+                scores[number] += 1 / (self._constant + place)
+        return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+
+    def save(self, folder: Path) -> None:
+        """Write each index into a folder of its own."""
+        for part, index in zip(_PARTS, self._indexes, strict=True):
+            (folder / part).mkdir()
+            index.save(folder / part)
+
+
+def _part(shard: Features, part: str) -> Features:
+    prefix = f"{part}."
+    return {key.removeprefix(prefix): v for key, v in shard.items() if key.startswith(prefix)}

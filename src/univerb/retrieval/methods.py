@@ -1,0 +1,95 @@
+"""Methods by their names, and an index over a few chunks in memory."""
+
+import re
+from collections.abc import Sequence
+from typing import get_args
+
+from univerb.errors import OptionError, did_you_mean
+from univerb.retrieval.base import Chunk, Hit, Method
+from univerb.retrieval.bm25 import BM25
+from univerb.retrieval.dense import Dense, Pooling, Static
+from univerb.retrieval.hybrid import Hybrid
+
+_NAME = re.compile(r"(\w*)(?:\(([^)]*)\))?(?::(.*))?", re.DOTALL)
+_POOLINGS: dict[str, Pooling] = {name: name for name in get_args(Pooling)}
+_FORMS = ("bm25", "bm25(k1=1.5,b=0.75)", "dense:FOLDER", "static:FOLDER", "hybrid:NAME+NAME")
+
+
+def method_named(name: str) -> Method:
+    """Return the method that a name describes; the inverse of `Method.name`.
+
+    Args:
+        name: "bm25", "bm25(k1=1.2,b=0.5)", "dense:FOLDER", "dense(cls):FOLDER", "static:FOLDER",
+            or two of them as "hybrid:NAME+NAME".
+
+    Returns:
+        The method. Models are loaded when they are first needed.
+
+    Raises:
+        OptionError: If the name is none of these.
+    """
+    method = _parsed(name)
+    if method is None:
+        raise OptionError(f"no retrieval method is called {name!r}. {did_you_mean(name, _FORMS)}")
+    return method
+
+
+def _parsed(name: str) -> Method | None:
+    match = _NAME.fullmatch(name)
+    kind, options, rest = match.groups() if match else ("", None, None)
+    if kind == "bm25" and rest is None:
+        return _bm25(options)
+    if kind == "dense" and rest and (options or "auto") in _POOLINGS:
+        return Dense(rest, _POOLINGS[options or "auto"])
+    if kind == "static" and rest and options is None:
+        return Static(rest)
+    if kind == "hybrid" and rest and (options or "60").isdecimal():
+        return _hybrid(rest, int(options or 60))
+    return None
+
+
+def _bm25(options: str | None) -> BM25 | None:
+    values: dict[str, float] = {}
+    for option in (options or "").split(",") if options else ():
+        key, _, value = option.partition("=")
+        try:
+            values[key.strip()] = float(value)
+        except ValueError:
+            return None
+    return BM25(**values) if values.keys() <= {"k1", "b"} else None
+
+
+def _hybrid(names: str, constant: int) -> Hybrid | None:
+    # A folder's name may have a plus too: the first place that makes two names of it counts.
+    for plus in re.finditer(r"\+", names):
+        first, second = _parsed(names[: plus.start()]), _parsed(names[plus.end() :])
+        if first is not None and second is not None:
+            return Hybrid(first, second, constant)
+    return None
+
+
+class ChunkIndex:
+    """A retriever over chunks in memory, for a few documents at hand."""
+
+    def __init__(self, chunks: Sequence[Chunk], method: Method | None = None) -> None:
+        self.chunks = tuple(chunks)
+        """In the order in which ties are broken."""
+        method = method or BM25()
+        self._index = method.index([method.features([chunk.text for chunk in self.chunks])])
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return at most `k` chunks, best first.
+
+        Args:
+            query: Any text.
+            k: How many, at least 1.
+
+        Returns:
+            The chunks and their scores; fewer, or none, where the method finds no more.
+
+        Raises:
+            OptionError: If `k` is less than 1.
+        """
+        if k < 1:
+            raise OptionError(f"k is {k}; ask for at least 1 chunk.")
+        return [Hit(self.chunks[number], score) for number, score in self._index.rank(query, k)]
