@@ -9,6 +9,9 @@ UniverbError
   ModelError         a backbone that cannot be loaded or wrapped
     ModelMissing     the weights are not on this machine
   CheckpointError    an encoder that is corrupt, too new, or made for another backbone
+  StoreError         a phrase store that is missing, busy, or made for another model
+    CorruptStoreError  a store whose files are damaged
+  WorkerError        a process or machine that died at its work
   MissingExtra       an optional dependency that is not installed
 
 Each message says what was given, what is allowed and what to do next.
@@ -54,12 +57,30 @@ class CheckpointError(UniverbError):
     """An encoder checkpoint is corrupt, too new, or made for another backbone."""
 
 
+class StoreError(UniverbError):
+    """A phrase store is missing, busy, too new, or made for another model."""
+
+
+class CorruptStoreError(StoreError):
+    """The files of a store are damaged."""
+
+
+class WorkerError(UniverbError):
+    """A process or machine died at its work."""
+
+
 class MissingExtra(UniverbError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"{package!r} is not installed. Install it with: pip install 'univerb[{extra}]'"
+        # The arguments as they are: in another process an error is made anew from them.
+        super().__init__(package, extra)
+        self.package, self.extra = package, extra
+
+    def __str__(self) -> str:
+        return (
+            f"{self.package!r} is not installed. "
+            f"Install it with: pip install 'univerb[{self.extra}]'"
         )
 
 
