@@ -27,6 +27,7 @@ from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from univerb.corpus import Corpus
     from univerb.decoding.results import Generation
     from univerb.modeling.dynamic import DynamicLM
     from univerb.sources.collection import PhraseItem
@@ -68,6 +69,22 @@ def generate(
             rich_help_panel=PHRASES,
         ),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="A corpus that `univerb index` built.", rich_help_panel=PHRASES),
+    ] = None,
+    k: Annotated[
+        int,
+        typer.Option("-k", min=1, help="From how many chunks.", rich_help_panel=PHRASES),
+    ] = 32,
+    others: Annotated[
+        bool,
+        typer.Option(
+            "--others",
+            help="Encode also the n-grams of the chunks that the corpus does not hold.",
+            rich_help_panel=PHRASES,
+        ),
+    ] = False,
     phrases: Annotated[
         Path | None,
         typer.Option(
@@ -176,11 +193,10 @@ def generate(
     if prompt == "-" and "-" in (docs or []):
         raise OptionError("standard input can be the prompt or a document, not both.")
     # Read before the model is loaded: a wrong path should not cost the wait.
+    opened = _opened(corpus) if corpus else None
     items = _phrase_items(docs, phrases, phrase)
     find = phrase_source(parse_sizes(sizes), words)
     text = _piped() if prompt == "-" else prompt
-    if any(not one.strip() for one in phrase or []):
-        raise PhraseError("a --phrase is empty. Drop it.")
     if not text:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     options: dict[str, Any] = {
@@ -198,7 +214,11 @@ def generate(
         "truncate": "left" if truncate else None,
         "explain": explain,
     }
-    special = {"mode": mode and mode.value, "tolerance": tolerance, "phrase_bias": phrase_bias}
+    special: dict[str, Any] = {
+        "mode": mode and mode.value,
+        "tolerance": tolerance,
+        "phrase_bias": phrase_bias,
+    }
     from univerb.decoding.options import make_decoding
 
     # Checked before the model is loaded: a wrong option should not cost the wait either.
@@ -208,9 +228,15 @@ def generate(
     lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
+    if opened:
+        found = retrieved(lm, opened, text, k, max_phrases=max_phrases, others=others)
+        vocabulary = _together(vocabulary, found)
+        special = opened.profile_options() | {n: v for n, v in special.items() if v is not None}
     if real_time:
         if vocabulary is None:
-            raise OptionError("--real-time needs phrases to add: give --docs or --phrases.")
+            raise OptionError(
+                "--real-time needs phrases to add: give --docs, --corpus or --phrases."
+            )
         vocabulary, special["growth"] = _real_time(lm, vocabulary, seed)
     given = lm.chat_prompt(text) if chat else text
     result = _run(lm, given, vocabulary, options | special, echo=stream and not as_json)
@@ -239,8 +265,40 @@ def _phrase_items(
     from univerb.sources.files import read_documents
     from univerb.sources.lists import read_phrase_list
 
+    if any(not one.strip() for one in own or []):
+        raise PhraseError("a --phrase is empty. Drop it.")
     items: list[PhraseItem] = list(read_documents(*docs)) if docs else []
     return items + (read_phrase_list(listed) if listed else []) + (own or [])
+
+
+def _opened(folder: Path) -> "Corpus":
+    from univerb.corpus import open_corpus
+
+    return open_corpus(folder)
+
+
+def retrieved(
+    lm: "DynamicLM",
+    corpus: "Corpus",
+    query: str,
+    k: int,
+    *,
+    max_phrases: int | None = None,
+    others: bool = False,
+) -> "DynamicVocabulary":
+    """Return what a corpus has for a query, and let the model take vectors from it."""
+    if corpus.has_vectors:
+        lm.attach(corpus)
+    return corpus.vocabulary(lm, query, k, max_phrases=max_phrases, others=others)
+
+
+def _together(
+    first: "DynamicVocabulary | None", second: "DynamicVocabulary"
+) -> "DynamicVocabulary":
+    if first is None:
+        return second
+    first.add(second)
+    return first
 
 
 def _real_time(

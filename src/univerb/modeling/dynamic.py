@@ -1,12 +1,15 @@
 """DynamicLM: a causal LM, untouched, with a phrase encoder beside it (paper, section 2)."""
 
+import hashlib
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
@@ -30,6 +33,7 @@ from univerb.modeling.checkpoint import (
     write_checkpoint,
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
+from univerb.modeling.heads import TiedHead
 from univerb.modeling.table import PhraseTable, TableView
 from univerb.phrase import Phrase
 from univerb.sources.collection import PhraseItem, collect_phrases
@@ -42,6 +46,25 @@ UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 proposed, and the tolerance leaves the rest to the LM."""
 
 _LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+class VectorSource(Protocol):
+    """Somewhere that phrase vectors were put, such as a corpus on disk."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the encoder that made them."""
+        ...
+
+    def check_encoder(self, fingerprint: str) -> None:
+        """Refuse an encoder that did not make the vectors."""
+        ...
+
+    def vectors(
+        self, keys: Sequence[tuple[int, ...]]
+    ) -> tuple[NDArray[numpy.int64], NDArray[numpy.float32], NDArray[numpy.float32]]:
+        """Return which phrases it has, as places in `keys`, and their two kinds of vectors."""
+        ...
 
 
 class DynamicLM:
@@ -68,6 +91,10 @@ class DynamicLM:
             weakref.WeakKeyDictionary()
         )
         self._encoder_stamp = -1
+        self._fingerprint: tuple[int, str] | None = None
+        self._sources: list[VectorSource] = []
+        self.name: str = model.name_or_path
+        """What to load it by."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -137,7 +164,9 @@ class DynamicLM:
         _check_usable(model, tokenizer)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
-        return cls(model, tokenizer, encoder, profile)
+        loaded = cls(model, tokenizer, encoder, profile)
+        loaded.name = str(given.resolve()) if folder == given else name
+        return loaded
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the encoder, its settings and its backbone's name; the backbone itself is not."""
@@ -217,8 +246,7 @@ class DynamicLM:
                 f"{self.static_size}. Make it with lm.vocabulary(...)."
             )
         with self._lock:
-            # Training changes parameters in place and counts it: rows of older ones are stale.
-            stamp = sum(parameter._version for parameter in self.encoder.parameters())
+            stamp = self._stamp()
             if stamp != self._encoder_stamp:
                 self._tables.clear()
                 self._encoder_stamp = stamp
@@ -231,9 +259,75 @@ class DynamicLM:
             table = self._tables[vocabulary]
         return table.sync(vocabulary)
 
+    def _stamp(self) -> int:
+        # Training changes parameters in place and counts it: rows of older ones are stale.
+        return sum(parameter._version for parameter in self.encoder.parameters())
+
+    @property
+    def width(self) -> int:
+        """How many numbers a phrase's vector has."""
+        return int(self.embeddings.output_weight.shape[1])
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether a phrase has one vector for input and output."""
+        return isinstance(self.encoder.heads, TiedHead)
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
+        stamp = self._stamp()
+        if self._fingerprint is None or self._fingerprint[0] != stamp:
+            content = hashlib.sha256(self.encoder.config.model_dump_json().encode())
+            rows = {"input": self.embeddings.input.weight, "output": self.embeddings.output_weight}
+            for name, tensor in [*sorted(self.encoder.state_dict().items()), *rows.items()]:
+                assert isinstance(tensor, Tensor)
+                content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+                plain = tensor.detach().cpu().contiguous().reshape(-1)
+                content.update(plain.view(torch.uint8).numpy().data)
+            self._fingerprint = stamp, content.hexdigest()[:32]
+        return self._fingerprint[1]
+
+    def attach(self, source: VectorSource) -> None:
+        """Take phrase vectors from a source instead of encoding what it has.
+
+        Args:
+            source: A corpus, for example. It is used as long as the encoder is the one that made
+                its vectors.
+
+        Raises:
+            StoreError: If another encoder made them.
+        """
+        source.check_encoder(self.fingerprint())
+        if source not in self._sources:
+            self._sources.append(source)
+
     def encode(self, phrases: Sequence[Phrase]) -> Vectors:
-        """Return input and output vectors of phrases, in order."""
-        return self.encoder.encode(phrases, self.embeddings)
+        """Return input and output vectors of phrases, in order, from a source where one has them.
+
+        Args:
+            phrases: What to encode.
+
+        Returns:
+            Their vectors.
+        """
+        sources = [s for s in self._sources if s.fingerprint == self.fingerprint()]
+        if not sources or not phrases:
+            return self.encoder.encode(phrases, self.embeddings)
+        inputs = torch.empty(
+            len(phrases), self.width, dtype=self.model.dtype, device=self.model.device
+        )
+        outputs = inputs if self.is_tied else torch.empty_like(inputs)
+        missing = numpy.arange(len(phrases))
+        for source in sources:
+            places, *found = source.vectors([phrases[i].ids for i in missing.tolist()])
+            for side, rows in zip((inputs, outputs), found, strict=True):
+                side[missing[places]] = torch.from_numpy(rows).to(side)
+            missing = numpy.delete(missing, places)
+        if missing.size:
+            rest = self.encoder.encode([phrases[i] for i in missing.tolist()], self.embeddings)
+            inputs[missing] = rest.inputs
+            outputs[missing] = rest.outputs
+        return Vectors(inputs, outputs)
 
     def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
         """Score every position against V' = V + P.

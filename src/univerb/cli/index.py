@@ -1,0 +1,192 @@
+"""`univerb index`: documents to a corpus on disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from univerb.cli.console import console, errors, escape, print_json, show_warnings
+from univerb.cli.loading import load_model
+from univerb.cli.options import Sizes, parse_sizes
+from univerb.errors import OptionError
+from univerb.locations import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from univerb.corpus.building import Progress as Told
+    from univerb.corpus.estimating import Estimate
+    from univerb.store.manifest import Manifest, Settings
+
+CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
+
+
+def index(
+    docs: Annotated[
+        list[str] | None, typer.Argument(help="Documents, folders, or - for stdin.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The corpus.")] = Path("corpus.uv"),
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(help="Take this document away. Repeatable.", rich_help_panel=CORPUS),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="bm25, dense:FOLDER, static:FOLDER, or hybrid:NAME+NAME.", rich_help_panel=CORPUS
+        ),
+    ] = "bm25",
+    splitter: Annotated[
+        str, typer.Option(help="rules, pysbd, spacy or clauses.", rich_help_panel=CORPUS)
+    ] = "rules",
+    max_words: Annotated[int, typer.Option(help="Per chunk.", rich_help_panel=CORPUS)] = 128,
+    overlap: Annotated[
+        int, typer.Option(help="Sentences that chunks share.", rich_help_panel=CORPUS)
+    ] = 0,
+    sizes: Sizes = "2-8",
+    min_count: Annotated[
+        int, typer.Option(help="How often a phrase must occur.", rich_help_panel=CORPUS)
+    ] = 2,
+    max_phrases: Annotated[
+        int, typer.Option(help="Store at most so many.", rich_help_panel=CORPUS)
+    ] = 2_000_000,
+    vectors: Annotated[
+        bool, typer.Option(help="Encode the phrases.", rich_help_panel=CORPUS)
+    ] = True,
+    vector_dtype: Annotated[
+        str, typer.Option(help="float16 or float32.", rich_help_panel=CORPUS)
+    ] = "float16",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate size and time, build nothing.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=WORK)] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Work on Ray.", rich_help_panel=WORK)] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster.", rich_help_panel=WORK)
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
+    ] = DEFAULT_MODEL,
+    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
+    offline: Annotated[
+        bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Build a corpus once: retrieval index, phrases and their vectors. Adds to an existing one."""
+    from univerb.parallel import make_workers
+    from univerb.sources.files import read_documents
+
+    show_warnings()
+    if not docs and not remove:
+        raise OptionError("give documents to add, or --remove with the name of one to take away.")
+    is_new = not (output / "manifest.json").is_file()
+    if remove and is_new:
+        raise OptionError(f"{str(output)!r} is no corpus yet, so nothing can be removed from it.")
+    given = {
+        "method": method,
+        "splitter": splitter,
+        "max_words": max_words,
+        "overlap": overlap,
+        "sizes": parse_sizes(sizes),
+        "min_count": min_count,
+        "max_phrases": max_phrases,
+        "vectors": vectors,
+        "dtype": vector_dtype,
+    }
+    settings = make_settings(given) if is_new else None
+    documents = read_documents(*docs) if docs else []
+    pool = make_workers(workers, ray or ray_address is not None, ray_address)
+    lm = load_model(model, dtype=dtype, offline=offline)
+    from univerb.corpus.building import Builder
+
+    if dry_run:
+        from univerb.corpus.estimating import estimate
+
+        _show_estimate(estimate(documents, lm, settings), as_json)
+        return
+    with told_progress() as tell:
+        builder = Builder(output, lm.tokenizer, settings, lm=lm, workers=pool, progress=tell)
+        manifest = builder.remove(remove) if remove else None
+        manifest = builder.add(documents) if documents else manifest
+    assert manifest is not None
+    _show(output, manifest, as_json)
+
+
+def make_settings(given: dict[str, object]) -> "Settings":
+    """Turn options into settings, with one clear error for a value that is out of range."""
+    from pydantic import ValidationError
+
+    from univerb.retrieval.methods import method_named
+    from univerb.retrieval.sentences import splitter_named
+    from univerb.sources.ngrams import checked_sizes
+    from univerb.store.manifest import Settings
+
+    try:
+        settings = Settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(map(str, first["loc"]))
+        raise OptionError(f"{name} is {first['input']!r}: {first['msg']}.") from None
+    splitter_named(settings.splitter)
+    low, high = checked_sizes(settings.sizes)
+    if low < 2:
+        raise OptionError(f"--sizes begin at {low}; a stored phrase has at least 2 tokens.")
+    # The name with its defaults and its path spelled out, so that it means the same elsewhere.
+    return settings.model_copy(
+        update={"method": method_named(settings.method).name, "sizes": (low, high)}
+    )
+
+
+@contextmanager
+def told_progress() -> "Iterator[Told]":
+    """Show a bar for each stage of a build, where somebody watches."""
+    columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=errors, disable=not errors.is_terminal
+    ) as bars:
+        stages: dict[str, object] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total)
+            bars.update(stages[stage], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield tell
+
+
+def size_text(size: float) -> str:
+    """Say how large something is, as people do."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def _show(folder: Path, manifest: "Manifest", as_json: bool) -> None:
+    size = sum(sum(entry.sizes.values()) for entry in manifest.entries())
+    if as_json:
+        names = {"documents", "chunks", "characters", "tokens", "phrase_count"}
+        print_json({"corpus": str(folder), "bytes": size, **manifest.model_dump(include=names)})
+        return
+    console.print(
+        f"[bold]{escape(str(folder))}[/]: {manifest.documents:,} documents, "
+        f"{manifest.chunks:,} chunks, {manifest.phrase_count:,} phrases, {size_text(size)}"
+    )
+
+
+def _show_estimate(cost: "Estimate", as_json: bool) -> None:
+    import dataclasses
+
+    if as_json:
+        print_json(dataclasses.asdict(cost))
+        return
+    capped = " (the most that the settings allow)" if cost.is_capped else ""
+    console.print(
+        f"{cost.documents:,} documents, {cost.characters:,} characters, about {cost.tokens:,} "
+        f"tokens\nabout {cost.phrases:,} phrases{capped}, {size_text(cost.bytes)} on disk\n"
+        f"about {cost.text_seconds:.0f} s for the text and {cost.encode_seconds:.0f} s for "
+        "the vectors, on one core"
+    )

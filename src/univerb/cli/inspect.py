@@ -1,0 +1,91 @@
+"""`univerb inspect`: what is in a corpus, and whether every byte of it is right."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from univerb.cli.console import console, print_json
+from univerb.cli.index import size_text
+from univerb.errors import OptionError
+
+if TYPE_CHECKING:
+    from univerb.corpus import Corpus
+
+
+def inspect(
+    corpus: Annotated[Path, typer.Argument(help="The corpus.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Check every byte.")] = False,
+    limit: Annotated[int, typer.Option(help="List so many documents; 0 lists all.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Explain what a corpus holds."""
+    from univerb.corpus import open_corpus
+
+    if limit < 0:
+        raise OptionError(f"limit is {limit}; give 0 for all, or how many documents to list.")
+    began = time.perf_counter()
+    opened = open_corpus(corpus)
+    seconds = time.perf_counter() - began
+    facts = _facts(opened) | {"open_seconds": seconds}
+    if verify:
+        facts["verified_bytes"] = opened.verify()
+    documents = opened.listed()
+    if as_json:
+        print_json(facts | {"documents_listed": documents[: limit or None]})
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), Text(_shown(name, value)))
+    console.print(table)
+    listing = Table("document", "characters", box=None, header_style="dim", pad_edge=False)
+    for document in documents[: limit or None]:
+        listing.add_row(Text(document["name"]), f"{document['characters']:,}")
+    console.print(listing)
+    if limit and len(documents) > limit:
+        console.print(f"[dim]and {len(documents) - limit:,} more[/]")
+
+
+def _facts(corpus: "Corpus") -> dict[str, Any]:
+    import numpy
+
+    from univerb.sources.hashing import from_zero
+
+    manifest = corpus.manifest
+    parts = {
+        "text and tokens": manifest.shards,
+        "retrieval index": (manifest.index,),
+        "phrases": (manifest.phrases,),
+        "vectors": manifest.vectors,
+    }
+    sizes = {n: sum(sum(e.sizes.values()) for e in entries if e) for n, entries in parts.items()}
+    lengths = numpy.diff(from_zero(numpy.asarray(corpus.phrases.ends)))
+    sizes_found, counts = numpy.unique(lengths, return_counts=True)
+    histogram = dict(zip(sizes_found.tolist(), counts.tolist(), strict=True))
+    names = {"documents", "chunks", "characters", "tokens", "model", "encoder", "tokenizer"}
+    return {
+        **manifest.model_dump(include=names),
+        "phrases": manifest.phrase_count,
+        "phrases_by_length": histogram,
+        "vectors": len(corpus.phrases) if corpus.has_vectors else 0,
+        "settings": manifest.settings.model_dump(),
+        "created_by": manifest.created_by,
+        "format": manifest.format,
+        "bytes": sizes | {"all": sum(sizes.values())},
+    }
+
+
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401
+    if name == "bytes":
+        return ", ".join(f"{part} {size_text(size)}" for part, size in value.items())
+    if name == "verified_bytes":
+        return f"{size_text(value)}: all as they were written"
+    if name == "open_seconds":
+        return f"{1000 * value:.1f} ms"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value) or "none"

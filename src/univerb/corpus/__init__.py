@@ -1,0 +1,5 @@
+"""A corpus on disk: documents, their retrieval index, their phrases and the phrases' vectors."""
+
+from univerb.corpus.reading import Corpus, open_corpus
+
+__all__ = ["Corpus", "open_corpus"]

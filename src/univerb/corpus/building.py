@@ -1,0 +1,280 @@
+"""Building a corpus, adding documents to it and taking some away.
+
+A corpus is a function of its documents and settings: whatever is done to it, it answers like one
+that was built of its present documents at once. What has been computed before is not computed
+again, and a build that was interrupted goes on where it was.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy
+
+from univerb.corpus.mining import MinedPhrases, mine_phrases
+from univerb.corpus.reading import Corpus, open_corpus
+from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard
+from univerb.errors import DocumentError, OptionError, StoreError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.parallel import Workers, local_workers
+from univerb.phrase import Document
+from univerb.retrieval.methods import method_named
+from univerb.sources.hashing import Ints
+from univerb.sources.tokens import Run
+from univerb.store.manifest import MANIFEST, OBJECTS, Manifest, Settings, write_manifest
+from univerb.store.objects import ObjectEntry, StoredObject, write_object
+from univerb.store.phrases import NO_ROW, write_phrases
+from univerb.tokenizer import Tokenizer
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, how many parts of it are done, and how many there are."""
+
+_LOCK = "lock"
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Builder:
+    """Writes one corpus; a context manager that keeps other writers out.
+
+    Args:
+        folder: The corpus; made if it does not exist.
+        tokenizer: The LM's.
+        settings: How to build. An existing corpus keeps its own; None takes them.
+        lm: Encodes the phrases; needed if the settings ask for vectors.
+        workers: Who does the work.
+        progress: Is told how far it is.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        tokenizer: Tokenizer,
+        settings: Settings | None = None,
+        *,
+        lm: DynamicLM | None = None,
+        workers: Workers | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.folder = Path(folder).expanduser()
+        self._tokenizer = tokenizer
+        self._lm = lm
+        self._workers = workers or local_workers()
+        self._tell = progress or (lambda stage, done, total: None)
+        self._root = self.folder / OBJECTS
+        self._old = open_corpus(self.folder) if (self.folder / MANIFEST).is_file() else None
+        self.settings = self._settled(settings)
+        if self.settings.vectors and lm is None:
+            raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
+
+    def _settled(self, given: Settings | None) -> Settings:
+        if self._old is None:
+            return given or Settings()
+        own = self._old.manifest
+        if given is not None and given != own.settings:
+            raise StoreError(
+                f"{str(self.folder)!r} was built with other settings: {own.settings}. Leave them "
+                "out, or build into another folder."
+            )
+        self._old.check_tokenizer(self._tokenizer)
+        if own.encoder and self._lm is not None:
+            self._old.check_encoder(self._lm.fingerprint())
+        return own.settings
+
+    def add(self, documents: Iterable[Document]) -> Manifest:
+        """Add documents; one that has the name of an old one takes its place.
+
+        Args:
+            documents: Those that are there already, with the same text, cost nothing.
+
+        Returns:
+            What the corpus is now.
+
+        Raises:
+            DocumentError: If there is none, or two have one name.
+        """
+        given = list(documents)
+        names = [document.name for document in given]
+        if not given or len(set(names)) < len(names):
+            raise DocumentError("give at least one document, and each a name of its own.")
+        known = {d["name"]: d["digest"] for d in self._old.listed()} if self._old else {}
+        new = [d for d in given if known.get(d.name) != digest(d.text)]
+        replaced = {d.name for d in new} & known.keys()
+        return self._commit([*self._kept(replaced), *map(self._task, grouped(new))])
+
+    def remove(self, names: Iterable[str]) -> Manifest:
+        """Take documents away, their text and the phrases that only they have.
+
+        Args:
+            names: The documents' names.
+
+        Returns:
+            What the corpus is now.
+
+        Raises:
+            DocumentError: If there is no such document, or none would be left.
+        """
+        gone = set(names)
+        known = {d["name"] for d in self._old.listed()} if self._old else set()
+        if unknown := sorted(gone - known):
+            raise DocumentError(
+                f"the corpus has no document {unknown[0]!r}. `univerb inspect` lists them."
+            )
+        if gone == known:
+            raise DocumentError("no document would be left. Delete the folder instead.")
+        return self._commit(list(self._kept(gone)))
+
+    def _kept(self, gone: set[str]) -> Iterator[ShardTask | ObjectEntry]:
+        """Yield the old shards, those with documents that go made anew without them."""
+        for entry in self._old.manifest.shards if self._old else ():
+            shard = Shard(StoredObject(self._root, entry))
+            if gone.isdisjoint(d["name"] for d in shard.listed):
+                yield entry
+            elif left := tuple(d for d in shard.documents() if d.name not in gone):
+                yield self._task(left)
+
+    def _task(self, documents: Sequence[Document]) -> ShardTask:
+        special = tuple(sorted(self._tokenizer.special_ids))
+        return ShardTask(
+            self._root, tuple(documents), self.settings, self._tokenizer.to_json(), special
+        )
+
+    def _commit(self, parts: Sequence[ShardTask | ObjectEntry]) -> Manifest:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder):
+            tasks = [part for part in parts if isinstance(part, ShardTask)]
+            made = iter(self._run("documents", make_shard, tasks))
+            entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
+            manifest = self._derived(entries)
+            write_manifest(self.folder, manifest)
+            self._sweep(manifest)
+        self._old = open_corpus(self.folder)
+        return manifest
+
+    def _derived(self, entries: Sequence[ObjectEntry]) -> Manifest:
+        """Make what depends on all documents: the retrieval index, the phrases, their vectors."""
+        shards = [Shard(StoredObject(self._root, entry)) for entry in entries]
+        key = _key(entry.sha256 for entry in entries)
+        self._tell("retrieval index", 0, 1)
+        method = method_named(self.settings.method)
+        index = write_object(
+            self._root,
+            "index",
+            key,
+            lambda folder: method.index([shard.features() for shard in shards]).save(folder),
+        )
+        self._tell("retrieval index", 1, 1)
+        self._tell("phrases", 0, 1)
+        run = Run.joined(shard.run() for shard in shards)
+        phrases = mine_phrases(run, self.settings)
+        self._tell("phrases", 1, 1)
+        vectors, rows = self._encoded(phrases)
+        lm = self._lm if self.settings.vectors else None
+        stored = write_object(
+            self._root,
+            "phrases",
+            _key([key, self.settings.model_dump_json(), *(entry.sha256 for entry in vectors)]),
+            lambda folder: write_phrases(folder, *phrases, rows),
+        )
+        listed = [document for shard in shards for document in shard.listed]
+        return Manifest(
+            settings=self.settings,
+            tokenizer=self._tokenizer.fingerprint(),
+            model=lm.name if lm else "",
+            encoder=lm.fingerprint() if lm else "",
+            width=lm.width if lm else 0,
+            is_tied=lm.is_tied if lm else False,
+            shards=tuple(entries),
+            index=index,
+            phrases=stored,
+            vectors=tuple(vectors),
+            documents=len(listed),
+            chunks=sum(len(shard.chunks) for shard in shards),
+            characters=sum(document["characters"] for document in listed),
+            tokens=int((run.ids >= 0).sum()),
+            phrase_count=len(phrases),
+        )
+
+    def _encoded(self, phrases: MinedPhrases) -> tuple[list[ObjectEntry], Ints]:
+        """Return the objects with vectors and each phrase's row in them, encoding what is new."""
+        rows = numpy.full(len(phrases), NO_ROW, dtype=numpy.int64)
+        if not self.settings.vectors:
+            return [], rows
+        from univerb.corpus.encoding import encode_batch, encode_tasks
+
+        assert self._lm is not None
+        kept: list[ObjectEntry] = []
+        if self._old is not None and self._old.has_vectors:
+            kept, rows = self._old.kept_rows(phrases.tokens, phrases.ends)
+        missing = numpy.flatnonzero(rows == NO_ROW)
+        tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
+        new = list(self._run("vectors", encode_batch, tasks))
+        rows[missing] = rows.max(initial=NO_ROW) + 1 + numpy.arange(len(missing))
+        return kept + new, rows
+
+    def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        if not tasks:
+            return
+        self._tell(stage, 0, len(tasks))
+        # One part is not worth the start of other processes.
+        workers = self._workers if len(tasks) > 1 else local_workers()
+        with workers:
+            for done, result in enumerate(workers.map(function, tasks), start=1):
+                self._tell(stage, done, len(tasks))
+                yield result
+
+    def _sweep(self, manifest: Manifest) -> None:
+        """Delete what no longer belongs to the corpus."""
+        names = {entry.name for entry in manifest.entries()}
+        for path in self._root.iterdir():
+            if path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def build_corpus(
+    folder: str | Path,
+    documents: Iterable[Document],
+    lm: DynamicLM,
+    settings: Settings | None = None,
+    *,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Build a corpus, or add documents to one.
+
+    Args:
+        folder: Where it lies; `corpus.uv` by custom.
+        documents: What to index.
+        lm: The model whose phrases are meant.
+        settings: How to build; those of an existing corpus stay.
+        workers: Who does the work; this process by default.
+        progress: Is told how far it is.
+
+    Returns:
+        The corpus, open.
+    """
+    builder = Builder(folder, lm.tokenizer, settings, lm=lm, workers=workers, progress=progress)
+    builder.add(documents)
+    return open_corpus(folder)
+
+
+def _key(parts: Iterable[str]) -> str:
+    return digest(" ".join(parts))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise StoreError(
+            f"{str(folder)!r} is being written by another process. Wait until it has finished."
+        ) from None
+    finally:
+        os.close(descriptor)

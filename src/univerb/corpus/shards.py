@@ -1,0 +1,187 @@
+"""Documents in portions: text, chunks, tokens and retrieval features of some megabytes each.
+
+A shard depends on its documents and the settings alone, so any worker may make it, and one that
+was made before is found by its key.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import tokenizers
+from numpy.typing import NDArray
+
+from univerb.phrase import Document
+from univerb.retrieval.base import Chunk, Features
+from univerb.retrieval.chunks import chunked
+from univerb.retrieval.methods import method_named
+from univerb.retrieval.sentences import splitter_named
+from univerb.sources.hashing import from_zero
+from univerb.sources.tokens import Run, tokens
+from univerb.store.manifest import Settings
+from univerb.store.objects import ObjectEntry, StoredObject, write_object
+from univerb.tokenizer import Tokenizer
+
+SHARD_CHARACTERS = 4_000_000
+_FEATURE = "feature."
+# Between chunks when they are tokenized together: a blank line is never read as a wrapped one.
+GAP = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """What a worker needs to make a shard."""
+
+    root: Path
+    documents: tuple[Document, ...]
+    settings: Settings
+    tokenizer: str
+    """The tokenizer as JSON."""
+    special_ids: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """A hash of everything the shard depends on."""
+        made_of = (
+            self.settings.model_dump(include=set(_SHARD_SETTINGS)),
+            hashlib.sha256(self.tokenizer.encode()).hexdigest(),
+            [(document.name, digest(document.text)) for document in self.documents],
+        )
+        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+_SHARD_SETTINGS = ("method", "splitter", "max_words", "overlap")
+
+
+def digest(text: str) -> str:
+    """Return the hash by which a document's text is known."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def grouped(documents: Iterable[Document]) -> Iterator[tuple[Document, ...]]:
+    """Group documents, in their order, into portions of about the size of a shard."""
+    group: list[Document] = []
+    size = 0
+    for document in documents:
+        if group and size + len(document.text) > SHARD_CHARACTERS:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(document)
+        size += len(document.text)
+    if group:
+        yield tuple(group)
+
+
+def make_shard(task: ShardTask) -> ObjectEntry:
+    """Make a shard, unless it is there already."""
+    return write_object(task.root, "shard", task.key, lambda folder: _write(task, folder))
+
+
+def _write(task: ShardTask, folder: Path) -> None:
+    settings = task.settings
+    splitter = splitter_named(settings.splitter)
+    chunks = [chunked(d, settings.max_words, settings.overlap, splitter) for d in task.documents]
+    texts = [chunk.text for own in chunks for chunk in own]
+    # Sentences that overlapping chunks share must not count twice.
+    plain = [
+        chunked(d, settings.max_words, 0, splitter) if settings.overlap else own
+        for d, own in zip(task.documents, chunks, strict=True)
+    ]
+    lines = GAP.join(chunk.text for own in plain for chunk in own)
+    run = tokens(Document(lines, "shard"), _tokenizer(task.tokenizer, task.special_ids)).run()
+    arrays = _text_arrays(task.documents, chunks) | {"ids": run.ids, "flags": run.flags}
+    features = method_named(settings.method).features(texts)
+    arrays |= {_FEATURE + name: column for name, column in features.items()}
+    for name, column in arrays.items():
+        numpy.save(folder / f"{name}.npy", column, allow_pickle=False)
+    listed = [
+        {"name": d.name, "digest": digest(d.text), "characters": len(d.text)}
+        for d in task.documents
+    ]
+    (folder / "documents.json").write_text(json.dumps(listed), encoding="utf-8")
+
+
+def _text_arrays(
+    documents: Sequence[Document], chunks: Sequence[Sequence[Chunk]]
+) -> dict[str, NDArray[Any]]:
+    rows: list[tuple[int, int, int, int, int]] = []
+    encoded: list[bytes] = []
+    begin = 0
+    for number, (document, own) in enumerate(zip(documents, chunks, strict=True)):
+        place = begin + byte_places(document.text)
+        rows += [(number, c.start, c.end, int(place[c.start]), int(place[c.end])) for c in own]
+        encoded.append(document.text.encode())
+        begin += len(encoded[-1])
+    return {
+        "text": numpy.frombuffer(b"".join(encoded), dtype=numpy.uint8),
+        "text_ends": numpy.cumsum([len(one) for one in encoded]),
+        "chunks": numpy.array(rows, dtype=numpy.int64).reshape(-1, 5),
+    }
+
+
+def byte_places(text: str) -> NDArray[numpy.int64]:
+    """Return at which byte of the UTF-8 text each character begins, and where it ends."""
+    codes = numpy.frombuffer(text.encode("utf-32-le"), dtype=numpy.uint32)
+    sizes = 1 + (codes >= 0x80).astype(numpy.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    return from_zero(numpy.cumsum(sizes))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(json_text: str, special_ids: tuple[int, ...]) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(json_text), special_ids)
+
+
+class Shard:
+    """A shard that is open for reading."""
+
+    def __init__(self, stored: StoredObject) -> None:
+        self._stored = stored
+        self._chunks: NDArray[numpy.int64] | None = None
+        self._text: NDArray[numpy.uint8] | None = None
+        self._names: list[str] | None = None
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """Name, digest and number of characters of each document."""
+        path = self._stored.path("documents.json")
+        listed: list[dict[str, Any]] = json.loads(path.read_bytes())
+        return listed
+
+    @property
+    def chunks(self) -> NDArray[numpy.int64]:
+        """One row for each chunk: document, first and last character, first and last byte."""
+        if self._chunks is None:
+            self._chunks = numpy.asarray(self._stored.array("chunks"))
+        return self._chunks
+
+    def chunk(self, number: int) -> Chunk:
+        """Return a chunk with its text."""
+        if self._names is None:
+            self._names = [document["name"] for document in self.listed]
+        if self._text is None:
+            self._text = self._stored.array("text")
+        document, start, _, begin, end = self.chunks[number].tolist()
+        return Chunk(self._names[document], start, self._text[begin:end].tobytes().decode())
+
+    def documents(self) -> list[Document]:
+        """Return the documents with their texts."""
+        data = self._stored.array("text").tobytes()
+        ends = self._stored.array("text_ends").tolist()
+        edges = zip([0, *ends[:-1]], ends, strict=True)
+        texts = [data[begin:end].decode() for begin, end in edges]
+        return [Document(t, d["name"]) for t, d in zip(texts, self.listed, strict=True)]
+
+    def run(self) -> Run:
+        """Return the tokens of all chunks."""
+        return Run(self._stored.array("ids"), self._stored.array("flags"))
+
+    def features(self) -> Features:
+        """Return what the retrieval index is made of."""
+        names = [n for n in self._stored.entry.sizes if n.startswith(_FEATURE)]
+        stems = [name.removesuffix(".npy") for name in names]
+        return {stem.removeprefix(_FEATURE): self._stored.array(stem) for stem in stems}

@@ -1,0 +1,1 @@
+"""What is computed once per corpus, on disk: checked, content-addressed, memory-mapped."""
