@@ -96,7 +96,7 @@ class TestSpeed:
         heavy = "{'torch', 'transformers', 'numpy', 'tokenizers', 'pydantic'}"
         assert run(f"import sys, univerb\nprint({heavy} & set(sys.modules))") == "set()\n"
 
-    @pytest.mark.parametrize("name", ["read_documents", "Document", "ngrams", "DynamicVocabulary"])
+    @pytest.mark.parametrize("name", ["read_documents", "Document", "Phrase", "DynamicVocabulary"])
     def test_the_core_needs_no_torch(self, name: str) -> None:
         heavy = "{'torch', 'transformers'}"
         code = f"import sys, univerb\nuniverb.{name}\nprint({heavy} & set(sys.modules))"

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from univerb._version import __version__
 
 if TYPE_CHECKING:
+    from univerb.applications.answer import answer
     from univerb.decoding.loop import batch, generate, stream
     from univerb.decoding.results import Generation
     from univerb.loading import load
     from univerb.modeling.dynamic import DynamicLM
     from univerb.phrase import Document, Phrase
     from univerb.sources.files import read_documents
-    from univerb.sources.ngrams import ngrams
     from univerb.vocabulary import DynamicVocabulary
 
 _HOMES = {
@@ -30,10 +30,10 @@ _HOMES = {
     "DynamicVocabulary": "univerb.vocabulary",
     "Generation": "univerb.decoding.results",
     "Phrase": "univerb.phrase",
+    "answer": "univerb.applications.answer",
     "batch": "univerb.decoding.loop",
     "generate": "univerb.decoding.loop",
     "load": "univerb.loading",
-    "ngrams": "univerb.sources.ngrams",
     "read_documents": "univerb.sources.files",
     "stream": "univerb.decoding.loop",
 }
@@ -45,10 +45,10 @@ __all__ = [
     "Generation",
     "Phrase",
     "__version__",
+    "answer",
     "batch",
     "generate",
     "load",
-    "ngrams",
     "read_documents",
     "stream",
 ]

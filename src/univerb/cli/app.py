@@ -5,10 +5,14 @@ import sys
 import typer
 
 from univerb._version import __version__
+from univerb.cli.answer import answer
+from univerb.cli.batch import batch
 from univerb.cli.console import errors, escape
 from univerb.cli.demo import demo
 from univerb.cli.generate import generate
+from univerb.cli.index import index
 from univerb.cli.info import info
+from univerb.cli.inspect import inspect
 from univerb.cli.phrases import phrases
 from univerb.cli.setup import setup
 from univerb.errors import UniverbError
@@ -20,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (generate, phrases, demo, setup, info):
+for verb in (generate, answer, index, inspect, batch, phrases, demo, setup, info):
     app.command()(verb)
 
 

@@ -1,0 +1,1 @@
+"""What the decode loop is for: answers over documents, with citations."""

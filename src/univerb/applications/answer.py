@@ -1,0 +1,231 @@
+"""Answers over documents, whose phrases carry citations that can be checked (METHOD E)."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack, cast
+
+from univerb.applications.citations import (
+    Citation,
+    Cite,
+    CitedText,
+    Style,
+    Typed,
+    check_choices,
+    citable_phrases,
+    cited_text,
+)
+from univerb.applications.prompts import fitted, question_prompt
+from univerb.decoding.loop import generate
+from univerb.decoding.options import Options, make_decoding
+from univerb.decoding.results import Generation
+from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.retrieval.base import Chunk, Retriever
+from univerb.retrieval.chunks import chunked
+from univerb.sources.ngrams import PhraseSource, ngrams
+
+Phrases = Literal["ngrams", "parsed", "none"]
+"""Which phrases of the passages the LM may write."""
+
+_WHOLE_WORDS = 200
+"""Documents of at most so many words are passages as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with its citations; prints as its text with markers."""
+
+    question: str
+    cited: CitedText
+    passages: tuple[Chunk, ...]
+    """What the LM was shown; passage number 1 comes first."""
+    generation: Generation
+    truncated: bool
+    """Whether passages were shortened to fit the context."""
+
+    @property
+    def text(self) -> str:
+        """The answer without markers; the citations' ranges are in it."""
+        return self.cited.text
+
+    @property
+    def rendered(self) -> str:
+        """The answer with markers."""
+        return str(self.cited)
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """What was copied from where, in the order of the text."""
+        return self.cited.citations
+
+    @property
+    def typed(self) -> tuple[Typed, ...]:
+        """The markers that the LM wrote by itself; nobody has checked them."""
+        return self.cited.typed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON can hold it; `text` is with markers, and ranges are in it."""
+        passages = [
+            {
+                "marker": number,
+                "document": p.document,
+                "start": p.start,
+                "end": p.end,
+                "text": p.text,
+            }
+            for number, p in enumerate(self.passages, 1)
+        ]
+        return self.generation.to_dict() | {
+            "question": self.question,
+            "text": self.rendered,
+            "citations": self.cited.to_dicts(),
+            "typed": [typed.marker for typed in self.typed],
+            "passages": passages,
+            "truncated": self.truncated,
+        }
+
+    def __str__(self) -> str:
+        return self.rendered
+
+
+def answer(
+    lm: DynamicLM,
+    question: str,
+    documents: Sequence[Document] | Retriever,
+    *,
+    k: int = 3,
+    phrases: Phrases = "ngrams",
+    style: Style = "sentence",
+    cite: Cite = "best",
+    encode_marker: bool = False,
+    shots: int = 0,
+    chat: bool | None = None,
+    retriever: Callable[[Sequence[Chunk]], Retriever] | None = None,
+    source: PhraseSource | None = None,
+    **options: Unpack[Options],
+) -> Answer:
+    """Answer a question from documents, citing whatever is copied from them.
+
+    Args:
+        lm: The LM and its encoder.
+        question: What is asked.
+        documents: Documents, or something that finds passages.
+        k: How many passages to show the LM.
+        phrases: All n-grams of the passages, their parsed phrases, or none.
+        style: Markers after each phrase, at the end of each sentence, or nowhere.
+        cite: "best" cites the best ranked passage that has a phrase, "all" each one.
+        encode_marker: Make the marker a part of the phrases that the LM chooses from.
+        shots: 1 shows the LM a solved example first.
+        chat: Use the chat template; by default if there is one.
+        retriever: Makes what searches the documents' chunks; BM25 by default.
+        source: Other phrases of a passage than `phrases` names.
+        **options: As `Decoding` explains them; at most 300 tokens unless told.
+
+    Returns:
+        The answer. A stretch is cited only if its source has it letter by letter.
+    """
+    if not question.strip():
+        raise PromptError("the question is empty. Ask something.")
+    if shots not in (0, 1):
+        raise OptionError(f"shots is {shots}; give 0, or 1 for a solved example.")
+    check_choices(style, cite)
+    find = source or _source(phrases)
+    is_chat = bool(lm.hf_tokenizer.chat_template) if chat is None else chat
+    defaults: Options = {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
+    given = cast(Options, {**defaults, **options})
+    room = lm.context_size - make_decoding(dict(given)).max_tokens
+    found = find_passages(question, documents, k, retriever)
+
+    def encode(passages: Sequence[Chunk]) -> list[int]:
+        prompt = question_prompt(question, passages, shots)
+        return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
+
+    # The last position is for the first token of the answer.
+    prompt, passages = fitted(found, encode, min(room, lm.context_size - 1))
+    own = citable_phrases(passages, find, lm.tokenizer, encode_marker) if find else ()
+    generation = generate(lm, prompt, lm.vocabulary(own) if find else None, **given)
+    cited = cited_text(generation, passages, style, cite)
+    return Answer(question, cited, passages, generation, truncated=passages != found)
+
+
+def find_passages(
+    question: str,
+    documents: Sequence[Document] | Retriever,
+    k: int = 3,
+    retriever: Callable[[Sequence[Chunk]], Retriever] | None = None,
+) -> tuple[Chunk, ...]:
+    """Find the passages that a question is about.
+
+    Args:
+        question: What is asked.
+        documents: Documents, or something that finds passages. Up to `k` short documents are the
+            passages as they are; others are cut into chunks and searched.
+        k: How many at most.
+        retriever: Makes what searches the chunks; BM25 by default.
+
+    Returns:
+        The passages, best first.
+
+    Raises:
+        OptionError: If `k` is less than 1.
+        DocumentError: If there are no documents, two have one name, or nothing fits.
+    """
+    if k < 1:
+        raise OptionError(f"k is {k}; show the LM at least 1 passage.")
+    # Told apart by what they can do: a store of documents may be a sequence of them too.
+    if not isinstance(documents, Sequence) or hasattr(documents, "search"):
+        return _searched(documents, question, k)
+    _check_documents(documents)
+    if len(documents) <= k and all(len(d.text.split()) <= _WHOLE_WORDS for d in documents):
+        return tuple(_whole(document) for document in documents)
+    chunks = [chunk for document in documents for chunk in chunked(document)]
+    if retriever is None:
+        from univerb.retrieval.methods import ChunkIndex
+
+        retriever = ChunkIndex
+    return _searched(retriever(chunks), question, k)
+
+
+def _searched(retriever: Retriever, question: str, k: int) -> tuple[Chunk, ...]:
+    found = tuple(hit.chunk for hit in retriever.search(question, k)[:k])
+    if not found:
+        raise DocumentError(
+            f"nothing in the documents fits the question {question[:60]!r}. Ask with words that "
+            "occur in them, or give other documents."
+        )
+    return found
+
+
+def _whole(document: Document) -> Chunk:
+    start = len(document.text) - len(document.text.lstrip())
+    return Chunk(document.name, start, document.text.strip())
+
+
+def _check_documents(documents: Sequence[Document]) -> None:
+    if not documents or not all(isinstance(document, Document) for document in documents):
+        raise DocumentError(
+            f"documents is {str(documents)[:40]!r}; give documents, or something with a search() "
+            "method. Read files with univerb.read_documents(...)."
+        )
+    name, count = Counter(document.name for document in documents).most_common(1)[0]
+    if count > 1:
+        raise DocumentError(
+            f"{count} documents are called {name!r}, so a citation could mean any. Give each a "
+            "name of its own: Document(text, name)."
+        )
+
+
+def _source(phrases: Phrases) -> PhraseSource | None:
+    if phrases == "none":
+        return None
+    if phrases == "ngrams":
+        return ngrams()
+    if phrases == "parsed":
+        from univerb.sources.parsed import parsed_chunks
+
+        return parsed_chunks()
+    raise OptionError(
+        f"phrases is {phrases!r}. {did_you_mean(str(phrases), ('ngrams', 'parsed', 'none'))}"
+    )

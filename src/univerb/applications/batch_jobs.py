@@ -1,0 +1,282 @@
+"""Batch jobs: a file of requests in, a file of answers out, by any number of workers."""
+
+import dataclasses
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from univerb._version import __version__
+from univerb.applications.batch_requests import (
+    ChatBody,
+    CompletionBody,
+    Line,
+    answer,
+    parse,
+    read_lines,
+    refusal,
+)
+from univerb.applications.partial_output import PartialOutput
+from univerb.decoding.options import Decoding
+from univerb.errors import OptionError, PromptError, StoreError, UniverbError
+from univerb.locations import DEFAULT_MODEL
+from univerb.parallel import Workers
+from univerb.sources.collection import PhraseItem
+from univerb.sources.files import read_documents
+
+if TYPE_CHECKING:
+    from univerb.corpus import Corpus
+    from univerb.modeling.dynamic import DynamicLM
+    from univerb.vocabulary import DynamicVocabulary
+
+_MOST = 1024
+_MOST_BYTES = 512 << 20
+_PASSAGES = 32
+"""How many passages of a corpus a prompt gets its phrases from, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all requests of a job have in common. Any process can make the same model of it."""
+
+    model: str = DEFAULT_MODEL
+    """A folder, a Hub id, or the default; a request that names a model must name this one."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    docs: tuple[str, ...] = ()
+    """Files and folders whose phrases serve every request that has none of its own."""
+    corpus: str | None = None
+    """A corpus whose nearest passages do so instead."""
+    decoding: Decoding = Decoding()
+    """What holds for whatever a request leaves open."""
+    batch_size: int = 8
+    """How many requests are decoded together."""
+    threads: int = 1
+    """Of each worker. Which requests share a pass, and how many threads share a sum, can turn
+    its last bit and with it a choice between equals: so both are settled for the whole job."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "threads"):
+            if not 1 <= getattr(self, name) <= _MOST:
+                raise OptionError(f"{name} is {getattr(self, name)}; give 1 to {_MOST}.")
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that answers depend on, the documents' texts included."""
+        documents = read_documents(*self.docs) if self.docs else []
+        known: dict[str, Any] = dataclasses.asdict(self) | {
+            "univerb": __version__,
+            "docs": [(document.name, document.text) for document in documents],
+        }
+        if self.corpus:
+            from univerb.corpus import open_corpus
+
+            known["corpus"] = open_corpus(self.corpus).manifest.model_dump_json()
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+class Summary(NamedTuple):
+    """What became of a job."""
+
+    requests: int
+    refused: int
+    """How many lines are answered with an error."""
+    resumed: int
+    """How many were there already from an earlier run."""
+
+
+def run_batch(
+    source: Path,
+    output: Path,
+    settings: Settings,
+    workers: Workers,
+    *,
+    restart: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Answer every line of a batch file; a job that was stopped, however, goes on where it was.
+
+    Args:
+        source: Requests, one JSON object per line.
+        output: Where the answers go, in the order of the requests.
+        settings: What the requests have in common.
+        workers: Who does it, inside their `with` statement. The answers do not depend on them.
+        restart: Forget an earlier run, and replace an output that exists.
+        progress: Called with the number of lines that are done, and of all.
+
+    Returns:
+        How many requests there are, and what became of them.
+
+    Raises:
+        OptionError: If the input is no batch file, or the output belongs to something else.
+    """
+    report = progress or (lambda done, total: None)
+    data = _read(source)
+    lines = read_lines(data, str(source))
+    header = {
+        "univerb_batch": 1,
+        "input": hashlib.sha256(data).hexdigest(),
+        "settings": settings.fingerprint(),
+    }
+    with PartialOutput(output, header, restart) as partial:
+        resumed = done = partial.keep([line.id for line in lines], settings.batch_size)
+        report(done, len(lines))
+        for answers in workers.map(answer_group, _groups(settings, lines[done:])):
+            partial.append(answers)
+            done += len(answers)
+            report(done, len(lines))
+        partial.publish()
+    with open(output, encoding="utf-8") as answered:
+        refused = sum(json.loads(line)["response"]["status_code"] != 200 for line in answered)
+    return Summary(len(lines), refused, resumed)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lines that one worker answers at a time."""
+
+    settings: Settings
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request that can be answered."""
+
+    line: Line
+    body: CompletionBody | ChatBody
+    prompt: list[int]
+    decoding: Decoding
+    phrases: "_Phrases"
+
+
+class _Phrases(NamedTuple):
+    """A vocabulary, and what was said when it was made."""
+
+    vocabulary: "DynamicVocabulary | None"
+    notes: tuple[str, ...]
+
+
+def answer_group(group: Group) -> list[str]:
+    """Answer some lines; returns the lines of the output."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(group.settings.threads)
+    try:
+        return _answer(group)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _answer(group: Group) -> list[str]:
+    """Answer some lines, those with equal options together."""
+    from univerb.decoding.loop import batch
+
+    settings = group.settings
+    # What goes wrong here is no fault of a line: it ends the job.
+    lm = _load(settings.model, settings.device, settings.dtype)
+    shared = _shared(settings)
+    answers: dict[int, str] = {}
+    alike: dict[Decoding, list[_Request]] = {}
+    for line in group.lines:
+        try:
+            request = _prepare(settings, lm, line, shared)
+        except StoreError:
+            raise  # the corpus is broken, whatever the line
+        except UniverbError as error:
+            answers[line.number] = refusal(line, error)
+        else:
+            alike.setdefault(request.decoding, []).append(request)
+    for decoding, requests in alike.items():
+        prompts = [one.prompt for one in requests]
+        vocabularies = [one.phrases.vocabulary for one in requests]
+        options: Any = {f.name: getattr(decoding, f.name) for f in dataclasses.fields(decoding)}
+        results = batch(lm, prompts, vocabularies, **options)
+        for one, result in zip(requests, results, strict=True):
+            notes = one.phrases.notes
+            answers[one.line.number] = answer(one.line, one.body, result, settings.model, notes)
+    return [answers[line.number] for line in group.lines]
+
+
+def _prepare(
+    settings: Settings, lm: "DynamicLM", line: Line, shared: "_Phrases | Corpus"
+) -> _Request:
+    from univerb.decoding.loop import prompt_ids
+
+    body = parse(line, settings.model)
+    decoding = dataclasses.replace(settings.decoding, **body.options())
+    asked = _chat(lm, body) if isinstance(body, ChatBody) else body.prompt
+    prompt = prompt_ids(lm, asked, decoding)
+    if items := body.items():
+        phrases = _collect(settings, items)
+    elif isinstance(shared, _Phrases):
+        phrases = shared
+    else:
+        query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
+        text = query if isinstance(query, str) else lm.tokenizer.decode(query)
+        phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
+    return _Request(line, body, prompt, decoding, phrases)
+
+
+def _chat(lm: "DynamicLM", body: ChatBody) -> list[int]:
+    roles = [message.role for message in body.messages]
+    if roles not in (["user"], ["system", "user"]):
+        raise PromptError(
+            f"body.messages has the roles {roles}. Give one user message, with or without a system "
+            "message before it."
+        )
+    system = body.messages[0].content if len(roles) > 1 else None
+    return lm.chat_prompt(body.messages[-1].content, system)
+
+
+@lru_cache(maxsize=1)
+def _load(model: str, device: str, dtype: str) -> "DynamicLM":
+    """Load the model, once in each process."""
+    from univerb.loading import load
+
+    return load(model, device=device, dtype=dtype)
+
+
+@lru_cache(maxsize=1)
+def _shared(settings: Settings) -> "_Phrases | Corpus":
+    """Get what serves the requests without phrases of their own, once in each process."""
+    if settings.corpus:
+        from univerb.corpus import open_corpus
+
+        corpus = open_corpus(settings.corpus)
+        _load(settings.model, settings.device, settings.dtype).attach(corpus)
+        return corpus
+    if not settings.docs:
+        return _Phrases(None, ())
+    return _collect(settings, tuple(read_documents(*settings.docs)))
+
+
+@lru_cache(maxsize=8)
+def _collect(settings: Settings, items: tuple[PhraseItem, ...]) -> _Phrases:
+    """Make a vocabulary; requests often come with the same documents."""
+    lm = _load(settings.model, settings.device, settings.dtype)
+    with warnings.catch_warnings(record=True) as raised:
+        # A user reads the answers, not the errors of some worker.
+        warnings.simplefilter("always")
+        vocabulary = lm.vocabulary(items)
+    return _Phrases(vocabulary, tuple(str(warning.message) for warning in raised))
+
+
+def _groups(settings: Settings, lines: Sequence[Line]) -> list[Group]:
+    size = settings.batch_size
+    return [Group(settings, tuple(lines[at : at + size])) for at in range(0, len(lines), size)]
+
+
+def _read(source: Path) -> bytes:
+    try:
+        if source.stat().st_size > _MOST_BYTES:  # it is held in memory
+            raise OptionError(f"{str(source)!r} is larger than 512 MiB. Split it.")
+        return source.read_bytes()
+    except OSError as error:
+        raise OptionError(
+            f"{str(source)!r} cannot be read: {error.strerror or error}. Give a JSONL file."
+        ) from error

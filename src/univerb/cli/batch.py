@@ -1,0 +1,156 @@
+"""`univerb batch`: a file of requests, answered by one process or many."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from univerb.cli.console import errors, escape, show_warnings
+from univerb.cli.generate import DECODING, MODEL, PHRASES, ModeName
+from univerb.cli.loading import prepare_default
+from univerb.errors import OptionError
+from univerb.locations import DEFAULT_MODEL, is_converted, locate
+
+WORKERS = "Workers"
+
+
+def batch(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="INPUT.jsonl", help="Requests in OpenAI's batch format."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the answers go, in the same order.")
+    ],
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Documents whose phrases serve every request without its own. Repeatable.",
+            rich_help_panel=PHRASES,
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="A corpus to look up phrases in, prompt by prompt.", rich_help_panel=PHRASES
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="So many processes; 1 by default.", rich_help_panel=WORKERS),
+    ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run them with Ray.", rich_help_panel=WORKERS)
+    ] = False,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that runs already.", rich_help_panel=WORKERS),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Decode so many requests together.", rich_help_panel=WORKERS)
+    ] = 8,
+    threads: Annotated[
+        int, typer.Option(help="Threads of each worker.", rich_help_panel=WORKERS)
+    ] = 1,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart", help="Drop what an earlier run has left.", rich_help_panel=WORKERS
+        ),
+    ] = False,
+    max_tokens: Annotated[
+        int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)
+    ] = 128,
+    mode: Annotated[
+        ModeName | None,
+        typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
+            rich_help_panel=DECODING,
+        ),
+    ] = None,
+    phrase_bias: Annotated[
+        float | None,
+        typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING)] = 0,
+    model: Annotated[
+        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
+    ] = DEFAULT_MODEL,
+    device: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "cpu",
+    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
+) -> None:
+    """Answer a file of requests. A job that was stopped goes on where it was: run it again.
+
+    What a request leaves open is as the options here say. The answers are the same, byte for
+    byte, whatever the number of workers.
+    """
+    from univerb.applications.batch_jobs import Settings, run_batch
+    from univerb.decoding.options import make_decoding
+    from univerb.parallel import make_workers
+
+    show_warnings()
+    if docs and corpus:
+        raise OptionError("phrases come from --docs or from a --corpus, not from both.")
+    if docs and "-" in docs:
+        raise OptionError("--docs cannot be standard input here: every worker reads it anew.")
+    decoding = make_decoding(
+        {
+            "max_tokens": max_tokens,
+            "mode": mode and mode.value,
+            "tolerance": tolerance,
+            "phrase_bias": phrase_bias,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+        }
+    )
+    settings = Settings(
+        model=model,
+        device=device,
+        dtype=dtype,
+        docs=tuple(docs or ()),
+        corpus=str(corpus) if corpus else None,
+        decoding=decoding,
+        batch_size=batch_size,
+        threads=threads,
+    )
+    # Before there are workers: each of them would find out for itself.
+    locate(model)
+    if model == DEFAULT_MODEL and not is_converted():
+        prepare_default()
+    _keep_quiet()
+    with _bar() as bar, make_workers(workers, ray, ray_address) as crew:
+        task = bar.add_task("answering", total=None)
+        summary = run_batch(
+            source,
+            output,
+            settings,
+            crew,
+            restart=restart,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    errors.print(
+        f"{summary.requests} requests, {summary.refused} refused, {summary.resumed} from an "
+        f"earlier run: {escape(str(output))}"
+    )
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=errors, disable=not errors.is_terminal)
+
+
+def _keep_quiet() -> None:
+    """Keep transformers from drawing bars of its own, in the workers too."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -1,0 +1,469 @@
+"""Batch jobs: every line gets its answer, and the bytes do not depend on how they came about."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import TEXT, make_llama, make_tokenizer, saved
+from univerb.applications.batch_jobs import Group, Settings, run_batch
+from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
+from univerb.decoding.loop import generate
+from univerb.decoding.options import Decoding
+from univerb.errors import DocumentError, ModelMissing, OptionError, UniverbError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.parallel import local_workers
+from univerb.phrase import Document
+
+PROMPTS = ["The tenant", "The landlord shall", "rent", "on the first day", "quiet", "a b c"]
+# Phrases win every choice, and the text is made of nothing else.
+ONLY_PHRASES = {"mode": "atomic", "phrase_bias": 900.0}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    return saved(tmp_path_factory.mktemp("jobs") / "tiny", DynamicLM.wrap(make_llama(), tokenizer))
+
+
+@pytest.fixture(scope="module")
+def lm(model: Path) -> DynamicLM:
+    return DynamicLM.from_pretrained(str(model))
+
+
+class Recording:
+    """One worker that remembers what it was given, and may die before a group."""
+
+    count = 1
+
+    def __init__(self, dies_before: int = 1 << 30) -> None:
+        self.seen: list[str | None] = []
+        self._left = dies_before
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        for item in items:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left -= 1
+            assert isinstance(item, Group)
+            self.seen += [line.custom_id for line in item.lines]
+            yield function(item)
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def request(custom_id: str, **body: Any) -> dict[str, Any]:
+    url = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    if "messages" not in body:
+        body = {"prompt": "The tenant", **body}
+    body = {"max_tokens": 6, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def write(path: Path, requests: Sequence[Any]) -> Path:
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in requests]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def answers(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, model: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Run a job over some requests in this process."""
+
+    def call(*requests: Any, **common: Any) -> list[dict[str, Any]]:
+        source, output = write(tmp_path / "in.jsonl", requests), tmp_path / "out.jsonl"
+        settings = Settings(model=str(model), batch_size=4, **common)
+        run_batch(source, output, settings, local_workers(), restart=True)
+        return answers(output)
+
+    return call
+
+
+def body(answer: dict[str, Any]) -> dict[str, Any]:
+    assert answer["response"]["status_code"] == 200, answer
+    assert answer["error"] is None
+    return answer["response"]["body"]
+
+
+def text(answer: dict[str, Any]) -> str:
+    choice = body(answer)["choices"][0]
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def refused(answer: dict[str, Any], *words: str) -> None:
+    assert answer["response"]["status_code"] == 400
+    error = answer["response"]["body"]["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    for word in words:
+        assert word in error["message"], error["message"]
+
+
+def mixed(count: int = 14) -> list[Any]:
+    """Requests of every kind, bad ones between them."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"documents": [TEXT], **ONLY_PHRASES},
+        {"temperature": 1.0, "seed": 3},
+        {"phrases": ["quiet enjoyment", "the premises"], "phrase_bias": 9.0},
+        {"temperature": -1.0},
+        {"messages": [{"role": "user", "content": "Hello"}]},
+        {"mode": "verify", "documents": [{"text": TEXT, "name": "lease"}]},
+    ]
+    made: list[Any] = []
+    for number in range(count):
+        kind = dict(kinds[number % len(kinds)])
+        if "messages" not in kind:
+            kind["prompt"] = PROMPTS[number % len(PROMPTS)]
+        made.append(request(f"r{number}", **kind))
+    return [*made, "no json", request("r0")]
+
+
+def test_an_answer_is_what_generate_writes(run, lm):
+    requests = [request(str(n), prompt=prompt, max_tokens=9) for n, prompt in enumerate(PROMPTS)]
+    found = run(*requests)
+    assert [one["custom_id"] for one in found] == [str(n) for n in range(len(PROMPTS))]
+    for prompt, answer in zip(PROMPTS, found, strict=True):
+        alone = generate(lm, prompt, max_tokens=9)
+        assert text(answer) == alone.text
+        whole = body(answer)
+        assert whole["object"] == "text_completion" and whole["created"] == 0
+        read, wrote = alone.stats.prompt_tokens, alone.stats.base_tokens
+        assert whole["usage"] == {
+            "prompt_tokens": read,
+            "completion_tokens": wrote,
+            "total_tokens": read + wrote,
+        }
+        assert "".join(piece["text"] for piece in whole["univerb"]["pieces"]) == alone.text
+        assert "seconds" not in whole["univerb"]["stats"]
+
+
+def test_phrases_of_a_request_and_of_the_job(run, lm, tmp_path):
+    lease = tmp_path / "lease.txt"
+    lease.write_text(TEXT)
+    found = run(
+        request("job"),
+        request("own", phrases=["thirty days written notice"]),
+        request("documents", documents=[TEXT, {"text": TEXT, "name": "mine"}]),
+        docs=(str(lease),),
+        decoding=Decoding(**ONLY_PHRASES),
+    )
+    shared = lm.vocabulary([Document(TEXT, "lease.txt")])
+    assert text(found[0]) == generate(lm, "The tenant", shared, max_tokens=6, **ONLY_PHRASES).text
+    sources = [
+        {span["document"] for piece in body(one)["univerb"]["pieces"] for span in piece["sources"]}
+        for one in found
+    ]
+    assert sources == [{"lease.txt"}, set(), {"document-1", "mine"}]
+    assert body(found[1])["univerb"]["stats"]["phrases"] == 1
+    for answer in found[::2]:
+        for piece in body(answer)["univerb"]["pieces"]:
+            for span in piece["sources"]:
+                assert TEXT[span["start"] : span["end"]] == piece["text"].strip()
+
+
+def test_phrases_that_cannot_be_used_are_noted_in_the_answer(run):
+    answer, other = run(request("a", phrases=["7", "quiet enjoyment"]), request("b"))
+    assert "1 of 2 phrases were left out" in body(answer)["univerb"]["notes"][0]
+    assert body(other)["univerb"]["notes"] == []
+
+
+def test_a_chat_has_a_user_and_may_have_a_system(run, lm):
+    user = {"role": "user", "content": "Hello"}
+    system = {"role": "system", "content": "Be brief"}
+    plain, told, *bad = run(
+        request("a", messages=[user]),
+        request("b", messages=[system, user], max_completion_tokens=3, max_tokens=None),
+        request("c", messages=[user, user]),
+        request("d", messages=[system]),
+        request("e", messages=[]),
+        request("f", messages=[user, {"role": "assistant", "content": "Hi"}, user]),
+        request("g", messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]),
+    )
+    assert text(plain) == generate(lm, lm.chat_prompt("Hello"), max_tokens=6).text
+    assert body(plain)["object"] == "chat.completion"
+    assert body(plain)["choices"][0]["message"]["role"] == "assistant"
+    assert body(told)["usage"]["completion_tokens"] == 3
+    prompt = lm.chat_prompt("Hello", "Be brief")
+    assert text(told) == generate(lm, prompt, max_tokens=3).text
+    for answer in bad:
+        refused(answer, "messages")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_token": 3}, ["'max_token'", "Did you mean 'max_tokens'?"]),
+        ({"n": 2}, ["body.n", "does not support"]),
+        ({"logprobs": 3}, ["body.logprobs", "does not support"]),
+        ({"stream": True}, ["body.stream", "does not support"]),
+        ({"max_tokens": 32769}, ["body.max_tokens", "32768"]),
+        ({"max_tokens": 0}, ["body.max_tokens"]),
+        ({"max_tokens": "6"}, ["body.max_tokens", "integer"]),
+        ({"max_tokens": True}, ["body.max_tokens"]),
+        ({"temperature": -0.1}, ["temperature is -0.1"]),
+        ({"temperature": float("nan")}, ["temperature"]),
+        ({"top_p": 1e999}, ["top_p"]),
+        ({"seed": -1}, ["seed is -1"]),
+        ({"mode": "unfolded"}, ["body.mode", "'unfold'"]),
+        ({"mode": "verify", "tolerance": 0.5}, ["verify"]),
+        ({"tolerance": 2}, ["tolerance is 2"]),
+        ({"phrases": ["x"] * 4097}, ["body.phrases", "4096"]),
+        ({"phrases": ["x" * 513]}, ["body.phrases", "512"]),
+        ({"phrases": ["  "]}, ["empty"]),
+        ({"phrases": "quiet enjoyment"}, ["body.phrases", "list"]),
+        ({"stop": ["x"] * 9}, ["body.stop", "8"]),
+        ({"stop": ["x" * 129]}, ["body.stop", "128"]),
+        ({"documents": [TEXT] * 65}, ["body.documents", "64"]),
+        ({"documents": [" "]}, ["'document-1' is empty"]),
+        ({"documents": [{"text": "a b", "name": "x"}] * 2}, ["two documents", "'x'"]),
+        ({"documents": [{"txt": "a b"}]}, ["body.documents"]),
+        ({"prompt": ""}, ["empty"]),
+        ({"prompt": "word " * 600}, ["tokens", "512", "truncate"]),
+        ({"prompt": ["a", "b"]}, ["body.prompt"]),
+        ({"prompt": [1, 99999]}, ["ids from 1 to 99999"]),
+        ({"prompt": "\ud800"}, ["body.prompt"]),
+        ({"model": "gpt-4"}, ["'gpt-4'", "this job runs"]),
+    ],
+    ids=str,
+)
+def test_a_bad_body_gets_an_error_that_says_what(run, given, words):
+    good, bad = run(request("good"), request("bad", **given))
+    body(good)
+    assert bad["custom_id"] == "bad"
+    refused(bad, *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", ["line 2 is not a JSON object"]),
+        ("[1, 2]", ["line 2 is not a JSON object"]),
+        ("[" * 100_000, ["line 2 is not a JSON object"]),
+        ({"method": "POST", "url": "/v1/completions", "body": {}}, ["custom_id"]),
+        (request("") | {"custom_id": 7}, ["custom_id"]),
+        (request("\ud800"), ["custom_id"]),
+        (request("x") | {"method": "GET"}, ["method", "POST"]),
+        (request("x") | {"url": "/v1/embeddings"}, ["'/v1/embeddings'", "/v1/completions"]),
+        (request("x") | {"body": []}, ["body"]),
+        (request("x") | {"boddy": {}}, ["'boddy'", "Did you mean 'body'?"]),
+        (request("first"), ["'first'", "line 1"]),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_bad_line_gets_an_error_and_stops_nothing(run, line, words):
+    first, bad, last = run(request("first"), line, request("last"))
+    assert body(first) and body(last)
+    refused(bad, *words)
+    assert len({one["id"] for one in (first, bad, last)}) == 3
+
+
+def test_fields_that_ask_for_nothing_are_let_through(run, model):
+    harmless = UNSUPPORTED | {"user": "me", "seed": None}
+    plain, other = run(request("a"), request("b", model=str(model), **harmless))
+    assert text(plain) == text(other)
+
+
+def test_a_request_overrides_the_jobs_options(run):
+    found = run(
+        request("a", max_tokens=None),
+        request("b", max_tokens=2),
+        request("c", mode="verify"),
+        request("d", stop="e"),
+        request("e", prompt="word " * 600, truncate="left"),
+        decoding=Decoding(max_tokens=5, tolerance=0.5),
+    )
+    assert [body(one)["usage"]["completion_tokens"] for one in found[:3]] == [5, 2, 6]
+    assert "e" not in text(found[3])
+    assert body(found[4])["usage"]["prompt_tokens"] == 511
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+names = sorted({name for kind in BODIES.values() for name in kind.model_fields} | set(UNSUPPORTED))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "custom_id": st.text(max_size=4) | json_values,
+                "method": st.just("POST"),
+                "url": st.sampled_from([*BODIES, "/v1/other"]),
+                "body": st.dictionaries(st.sampled_from(names) | st.text(max_size=5), json_values),
+            }
+        )
+        | json_values,
+        max_size=5,
+    )
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_lines_are_each_gets_one_answer(run, lines):
+    found = run(request("first", max_tokens=1), *lines, decoding=Decoding(max_tokens=1))
+    assert len(found) == len(lines) + 1
+    assert {one["response"]["status_code"] for one in found} <= {200, 400}
+    assert len({one["id"] for one in found}) == len(found)
+
+
+def test_lines_are_counted_as_they_are_in_the_file():
+    data = "\ufeff".encode() + b'{"custom_id": "a"}\r\n\n\xff\xfe\n{"custom_id": "\xe2\x80\xa8"}'
+    lines = read_lines(data, "in.jsonl")
+    assert [(line.number, line.custom_id) for line in lines] == [(1, "a"), (3, None), (4, "\u2028")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n \n", b"hello\nworld\n", b"\x00\xff\x00", b'[\n{"a":\n1}\n]', b"[{}]"],
+)
+def test_a_file_that_is_no_batch_is_refused_before_a_model_is_loaded(tmp_path, data):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(data)
+    with pytest.raises(OptionError, match="not a batch file"):
+        run_batch(source, output, Settings(model="/no/such/model"), local_workers())
+    assert list(tmp_path.iterdir()) == [source]
+    with pytest.raises(OptionError, match="cannot be read"):
+        run_batch(tmp_path / "none", output, Settings(), local_workers())
+    for name in ("batch_size", "threads"):
+        with pytest.raises(OptionError, match=f"{name} is 0"):
+            Settings(**{name: 0})
+
+
+def test_what_is_wrong_with_the_job_ends_it(run, tmp_path):
+    with pytest.raises(DocumentError, match="does not exist"):
+        run(request("a"), docs=(str(tmp_path / "none.txt"),))
+    source = write(tmp_path / "in.jsonl", [request("a")])
+    with pytest.raises(ModelMissing):
+        run_batch(source, tmp_path / "o.jsonl", Settings(model="/no/such"), local_workers())
+    with pytest.raises(UniverbError, match="cannot be written.*No such file"):
+        run_batch(source, tmp_path / "no" / "o.jsonl", Settings(), local_workers())
+
+
+def test_the_texts_do_not_depend_on_the_batch_size(tmp_path, model):
+    source = write(tmp_path / "in.jsonl", mixed())
+    made = []
+    for size in (1, 3, 16):
+        output = tmp_path / f"{size}.jsonl"
+        common = Settings(model=str(model), batch_size=size)
+        assert run_batch(source, output, common, local_workers()) == (16, 4, 0)
+        found = answers(output)
+        made.append([text(one) for one in found if one["response"]["status_code"] == 200])
+    assert made[0] == made[1] == made[2]
+
+
+def test_the_threads_of_the_caller_are_as_they_were(run):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        run(request("a"), threads=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", b'{"id": "batch_req_', b"\x00\x00\x00\n", b'{"id": 1}\n', None]
+)
+@pytest.mark.parametrize("died_before", [0, 1, 3])
+def test_an_interrupted_job_goes_on_where_it_was(tmp_path, model, died_before, torn):
+    source = write(tmp_path / "in.jsonl", mixed())
+    common = Settings(model=str(model), batch_size=4)
+    run_batch(source, tmp_path / "whole.jsonl", common, local_workers())
+    output, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(source, output, common, Recording(died_before))
+    assert not output.exists()
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+    with open(partial, "ab") as file:
+        # None is a line of the next group that is there, but without the others of its group.
+        file.write(whole.splitlines(keepends=True)[4 * died_before] if torn is None else torn)
+    again = Recording()
+    reports: list[tuple[int, int]] = []
+    summary = run_batch(source, output, common, again, progress=lambda *at: reports.append(at))
+    assert output.read_bytes() == whole
+    assert summary.resumed == 4 * died_before and len(again.seen) == 16 - 4 * died_before
+    assert reports[0] == (4 * died_before, 16) and reports[-1] == (16, 16)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out.jsonl", "whole.jsonl"}
+
+
+def test_a_partial_output_of_something_else_is_refused(tmp_path, model):
+    source, other = (write(tmp_path / f"{n}.jsonl", mixed(n)) for n in (5, 6))
+    output, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
+    common = Settings(model=str(model), batch_size=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(source, output, common, Recording(1))
+    kept = partial.read_bytes()
+    lease = tmp_path / "lease.txt"
+    lease.write_text(TEXT)
+    for input_file, changed in (
+        (other, common),
+        (source, dataclasses.replace(common, decoding=Decoding(seed=1))),
+        (source, dataclasses.replace(common, docs=(str(lease),))),
+        (source, dataclasses.replace(common, batch_size=3)),
+    ):
+        with pytest.raises(OptionError, match="another input.*--restart"):
+            run_batch(input_file, output, changed, Recording(0))
+    assert partial.read_bytes() == kept
+    assert run_batch(other, output, common, local_workers(), restart=True).resumed == 0
+    assert len(answers(output)) == 8
+    with pytest.raises(OptionError, match="exists.*--restart"):
+        run_batch(other, output, common, Recording(0))
+    run_batch(source, output, common, local_workers(), restart=True)
+    assert len(answers(output)) == 7
+
+
+def test_two_runs_do_not_write_the_same_output(tmp_path, model):
+    source, output = write(tmp_path / "in.jsonl", mixed(4)), tmp_path / "out.jsonl"
+
+    class Meddling(Recording):
+        def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+            with pytest.raises(OptionError, match="another run"):
+                run_batch(source, output, Settings(model=str(model)), Recording(), restart=True)
+            return super().map(function, items)
+
+    run_batch(source, output, Settings(model=str(model)), Meddling())
+    assert len(answers(output)) == 6
+
+
+@pytest.mark.slow
+def test_ray_writes_the_same_bytes(tmp_path, model):
+    source = write(tmp_path / "in.jsonl", mixed(24))
+    run_batch(source, tmp_path / "local.jsonl", Settings(model=str(model)), local_workers())
+    script = """
+        import sys
+        from pathlib import Path
+        from univerb.applications.batch_jobs import Settings, run_batch
+        from univerb.parallel import make_workers
+        source, output, model = sys.argv[1:]
+        with make_workers(2, ray=True) as workers:
+            print(run_batch(Path(source), Path(output), Settings(model=model), workers))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), source, tmp_path / "ray.jsonl", model],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=200,
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()

@@ -1,0 +1,180 @@
+"""`univerb answer`, as a user types it."""
+
+import io
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from rich.console import Console
+from transformers.utils import logging
+
+from conftest import TEXT, make_llama, make_tokenizer, saved, stir
+from univerb.cli import answer as cli_answer
+from univerb.cli.app import main
+from univerb.corpus.building import build_corpus
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.store.manifest import Settings
+
+QUESTION = "When shall the tenant pay the rent?"
+ONLY_PHRASES = ["--mode", "atomic", "--phrase-bias", "900", "--max-tokens", "20"]
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch, capfd) -> Iterator[Any]:
+    """Run the command line in this process, as its console script would."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    verbosity, threads = logging.get_verbosity(), torch.get_num_threads()
+
+    def call(*arguments: object, stdin: str = "") -> Ran:
+        data = io.BytesIO(stdin.encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="utf-8"))
+        monkeypatch.setattr(sys, "argv", ["univerb", "answer", *map(str, arguments)])
+        capfd.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Ran(code, *capfd.readouterr())
+
+    yield call
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answer")
+    backbone = make_llama()
+    backbone.config.max_position_embeddings = 4096
+    lm = stir(DynamicLM.wrap(backbone, make_tokenizer()))
+    saved(folder / "tiny", lm)
+    lm.model.name_or_path = str(folder / "tiny")
+    lm.save_pretrained(folder / "encoder")
+    return folder / "encoder"
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Path:
+    path = tmp_path / "lease.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def no_model(monkeypatch) -> None:
+    """Fail as soon as a model would be loaded."""
+    monkeypatch.setattr(cli_answer, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
+
+
+def test_text_and_sources(run, model, lease):
+    ran = run(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+    assert ran.code == 0
+    text, _, *sources, stats = ran.out.strip().splitlines()
+    assert "[1]" in text and " tokens in " in stats
+    for source in sources:
+        place, quoted = source.removeprefix("[1] lease.txt:").split(" ", 1)
+        start, end = map(int, place.split("-"))
+        assert quoted == f"“{TEXT[start:end]}”"
+        assert f"{TEXT[start:end]}[1]" in text
+    assert len(sources) == len(set(sources)) > 0
+
+
+def test_json_can_be_checked(run, model, lease, tmp_path):
+    page = tmp_path / "page.html"
+    ran = run(QUESTION, "--docs", lease, "--model", model, "--json", "--html", page, *ONLY_PHRASES)
+    data = json.loads(ran.out)
+    assert data["question"] == QUESTION and data["schema_version"] == 1
+    assert data["passages"][0]["text"] == TEXT and data["citations"]
+    for one in data["citations"]:
+        assert TEXT[one["start"] : one["end"]] == one["text"]
+        assert data["text"][one["answer_start"] : one["answer_end"]] == one["text"]
+        assert (one["marker"], one["document"]) == (1, "lease.txt")
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_a_corpus_instead_of_documents(run, model, tmp_path, vectors):
+    lm = DynamicLM.from_pretrained(str(model))
+    settings = Settings(sizes=(2, 8), vectors=vectors)
+    build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, settings)
+    given = ["--corpus", tmp_path / "c.uv", "--model", model, "--json", *ONLY_PHRASES]
+    ran = run(QUESTION, *given)
+    assert ran.code == 0, ran.err
+    data = json.loads(ran.out)
+    assert data["citations"] and data["passages"][0]["document"] == "lease.txt"
+    for one in data["citations"]:
+        assert TEXT[one["start"] : one["end"]] == one["text"]
+
+
+def test_every_option_is_understood(run, model, lease):
+    options = "-k 2 --phrases none --style none --cite all --encode-marker --shots 1 --no-chat"
+    more = "--max-tokens 4 --temperature 0.7 --top-p 0.9 --seed 3 --mode unfold --tolerance 0.5"
+    given = [*options.split(), *more.split(), "--threads", "1", "--offline"]
+    ran = run(QUESTION, "--docs", "-", "--model", model, *given, stdin=lease.read_text())
+    assert ran.code == 0 and "4 tokens in" in ran.out
+
+
+def test_phrases_and_markers_are_coloured_in_a_terminal(run, model, lease, monkeypatch):
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, color_system="truecolor", soft_wrap=True)
+    monkeypatch.setattr(cli_answer, "console", terminal)
+    run(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+    # The first passage's colour: behind its phrases, and of its markers.
+    assert "48;2;143;211;232m" in screen.getvalue()
+    assert "38;2;143;211;232m[1]" in screen.getvalue()
+
+
+def test_a_shortened_passage_is_noted(run, model, lease, tmp_path):
+    config = model.parent / "tiny" / "config.json"
+    before = config.read_text()
+    try:
+        small = json.loads(before) | {"max_position_embeddings": 320}
+        config.write_text(json.dumps(small))
+        ran = run(QUESTION, "--docs", lease, "--model", model, "--max-tokens", "40")
+    finally:
+        config.write_text(before)
+    assert ran.code == 0 and "shortened" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([QUESTION], "neither of --docs and --corpus"),
+        ([QUESTION, "--docs", "LEASE", "--corpus", "c.uv"], "both of --docs and --corpus"),
+        ([QUESTION, "--docs", "missing.txt"], "missing.txt"),
+        ([QUESTION, "--corpus", "missing.uv"], "missing.uv"),
+        ([" ", "--docs", "LEASE"], "question is empty"),
+        ([QUESTION, "--docs", "LEASE", "--tolerance", "3"], "tolerance"),
+        ([QUESTION, "--docs", "LEASE", "--max-tokens", "0"], "max_tokens"),
+        ([QUESTION, "--docs", "LEASE", "--html", "no/such/folder/page.html"], "cannot be written"),
+        ([QUESTION, "--docs", "LEASE", "--html", "."], "cannot be written"),
+    ],
+)
+def test_wrong_input_is_refused_before_the_model_is_loaded(run, no_model, lease, arguments, word):
+    ran = run(*(lease if argument == "LEASE" else argument for argument in arguments))
+    assert ran.code == 1 and ran.out == ""
+    assert word in ran.err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [["-k", "0"], ["--shots", "2"], ["--style", "x"], ["--cite", "x"], ["--phrases", "x"]]
+)
+def test_wrong_choices_are_refused(run, no_model, lease, wrong):
+    ran = run(QUESTION, "--docs", lease, *wrong)
+    assert ran.code == 2 and ran.out == ""
