@@ -1,17 +1,20 @@
 """How boldly to use phrases, measured on held-out text with one pass of the LM per passage.
 
-`phrase_bias`: the exact probability of a text over V + P is a sum over all its segmentations into
-tokens and phrases (a dynamic programme over one pass). The calibrated bias is the largest at which
-held-out text is no less likely than without phrases: as bold as the text allows.
+Greedy `unfold` decoding is followed along the true text: at each place the best unit is chosen,
+and a phrase is kept as far as the tolerance allows. The calibrated `phrase_bias` and `tolerance`
+are those with the fewest passes among all that write no more wrong tokens than the plain LM does.
 
-`tolerance`: where a proposed phrase agrees with the text, its tokens should be kept; where it
-departs from it, the first wrong token should not. The calibrated tolerance separates the two best.
+The exact likelihood of the text over V + P, a sum over all its segmentations into tokens and
+phrases (a dynamic programme over the same pass), is reported for every bias: it is what sampling
+depends on.
 """
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,29 +26,61 @@ from univerb.phrase import Document
 from univerb.vocabulary import DynamicVocabulary
 
 BIASES = tuple(float(bias) for bias in range(-6, 13))
-TOLERANCES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
+TOLERANCES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+
+
+class Trial(NamedTuple):
+    """What greedy decoding would do along held-out text with one pair of values."""
+
+    phrase_bias: float
+    tolerance: float
+    passes_per_token: float
+    """1 without phrases, less is faster."""
+    error_rate: float
+    """The share of tokens that would differ from the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was found, and the curves it was found on."""
+    """What was found, and the figures it was found on."""
 
-    phrase_bias: float
-    tolerance: float
+    best: Trial
+    plain_error_rate: float
+    """Of the LM's own greedy tokens."""
+    trials: tuple[Trial, ...]
     plain_bits_per_byte: float
     """Of the LM without phrases."""
     bits_per_byte: dict[float, float]
     """By bias: the exact likelihood of the held-out text."""
-    kept_right: dict[float, float]
-    """By tolerance: the share of proposed tokens that agree with the text and would be kept."""
-    kept_wrong: dict[float, float]
-    """By tolerance: the share of first wrong tokens that would be kept."""
     passages: int
     tokens: int
 
+    @property
+    def phrase_bias(self) -> float:
+        """The calibrated bias."""
+        return self.best.phrase_bias
+
+    @property
+    def tolerance(self) -> float:
+        """The calibrated tolerance."""
+        return self.best.tolerance
+
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
-        return asdict(self)
+        return asdict(self) | {
+            "best": self.best._asdict(),
+            "trials": [trial._asdict() for trial in self.trials],
+        }
+
+
+class _Proposal(NamedTuple):
+    """A phrase that could be chosen at a place."""
+
+    score: float
+    right: int
+    """How many of its tokens are kept and agree with the text."""
+    is_wrong: bool
+    """Whether the next one is kept too, but does not agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,10 @@ class _Passage:
     numbers: dict[tuple[int, ...], int]
     """Which column each phrase has."""
     bytes: int
+    best: list[int]
+    """The LM's own greedy token at each place."""
+    top: list[float]
+    """Its logit."""
 
     def matches(self) -> list[list[tuple[int, int]]]:
         """Return, for each place, the phrases that the text goes on with: column and length."""
@@ -103,30 +142,53 @@ def calibrate(
     if corpus.has_vectors:
         lm.attach(corpus)
     totals = torch.zeros(len(biases) + 1, dtype=torch.float64)
-    right, wrong = torch.zeros(len(tolerances)), torch.zeros(len(tolerances))
-    counts = [0, 0, 0, 0]
+    pairs = [(bias, tolerance) for bias in biases for tolerance in tolerances]
+    counts = Counter[str]()
+    walked: Counter[tuple[float, float, str]] = Counter()
     for done, (beginning, rest) in enumerate(passages, start=1):
         seen = _read(lm, corpus.vocabulary(lm, beginning, k), beginning, rest.text)
         totals += _log_likelihoods(seen, biases)
-        for side, ratios in zip((right, wrong), _ratios(seen), strict=True):
-            side += _kept(ratios, tolerances)
-            counts[side is wrong] += len(ratios)
-        counts[2] += len(seen.ids)
-        counts[3] += seen.bytes
+        for tolerance in tolerances:
+            proposals = _proposals(seen, tolerance)
+            for bias in biases:
+                passes, errors = _walked(seen, proposals, bias)
+                walked[bias, tolerance, "passes"] += passes
+                walked[bias, tolerance, "errors"] += errors
+        counts["errors"] += sum(t != b for t, b in zip(seen.ids, seen.best, strict=True))
+        counts["tokens"] += len(seen.ids)
+        counts["bytes"] += seen.bytes
         if progress:
             progress(done, len(passages))
-    bits = (-totals / math.log(2) / max(counts[3], 1)).tolist()
-    right, wrong = right / max(counts[0], 1), wrong / max(counts[1], 1)
+    size = max(counts["tokens"], 1)
+    trials = [
+        Trial(b, t, walked[b, t, "passes"] / size, walked[b, t, "errors"] / size) for b, t in pairs
+    ]
+    bits = (-totals / math.log(2) / max(counts["bytes"], 1)).tolist()
     return Calibration(
-        phrase_bias=_boldest(biases, bits[1:], bits[0]),
-        tolerance=tolerances[int((right - wrong).argmax())],
+        best=fastest(trials, counts["errors"] / size),
+        plain_error_rate=counts["errors"] / size,
+        trials=tuple(trials),
         plain_bits_per_byte=bits[0],
         bits_per_byte=dict(zip(biases, bits[1:], strict=True)),
-        kept_right=dict(zip(tolerances, right.tolist(), strict=True)),
-        kept_wrong=dict(zip(tolerances, wrong.tolist(), strict=True)),
         passages=len(passages),
-        tokens=counts[2],
+        tokens=counts["tokens"],
     )
+
+
+def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
+    """Return the fastest trial that is no worse than the plain LM, the most cautious of equals.
+
+    Args:
+        trials: What was tried.
+        error_rate: The plain LM's.
+
+    Returns:
+        The best one; the one with the fewest errors if all are worse.
+    """
+    good = [trial for trial in trials if trial.error_rate <= error_rate]
+    if not good:
+        return min(trials, key=lambda t: (t.error_rate, t.passes_per_token))
+    return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.phrase_bias))
 
 
 def save_profile(corpus: Corpus, found: Calibration) -> None:
@@ -137,12 +199,6 @@ def save_profile(corpus: Corpus, found: Calibration) -> None:
     draft = corpus.folder / f".{PROFILE}.{os.getpid()}"
     draft.write_text(profile.model_dump_json(indent=2), encoding="utf-8")
     os.replace(draft, corpus.folder / PROFILE)
-
-
-def _boldest(biases: Sequence[float], bits: Sequence[float], plain: float) -> float:
-    """Return the largest bias that costs nothing, or the cheapest if all cost something."""
-    free = [bias for bias, cost in zip(biases, bits, strict=True) if cost <= plain]
-    return max(free) if free else min(zip(bits, biases, strict=True))[1]
 
 
 @torch.inference_mode()
@@ -158,12 +214,16 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
         states.new_empty(len(states), 0) if view is None else states @ view.outputs.T + view.bias
     )
     numbers = {phrase.ids: number for number, phrase in enumerate(vocabulary.snapshot().phrases)}
+    logits = lm.embeddings.output(states).double()
+    top, best = logits.max(-1)
     return _Passage(
         ids[first:],
-        lm.embeddings.output(states).double(),
+        logits,
         scores.double(),
         numbers,
         len(lm.tokenizer.decode(ids[first:]).encode()),
+        best.tolist(),
+        top.tolist(),
     )
 
 
@@ -187,32 +247,57 @@ def _log_likelihoods(seen: _Passage, biases: Sequence[float]) -> Tensor:
     return torch.cat([plain[None], alpha[-1]])
 
 
-def _ratios(seen: _Passage) -> tuple[Tensor, Tensor]:
-    """Compare the tokens of proposed phrases with the LM's best, as log-ratios.
+def _proposals(seen: _Passage, tolerance: float) -> list[_Proposal | None]:
+    """Return the best phrase at each place whose first token the LM could accept.
 
     Args:
         seen: A passage.
+        tolerance: Which tokens are accepted.
 
     Returns:
-        Those of tokens that agree with the text, and those of the first that do not. At each place
-        the best phrase is proposed.
+        For each place a phrase with its score, how many of its tokens agree with the text, and
+        whether the token after these would be kept although it is wrong.
     """
-    best = seen.logits.amax(-1)
-    keys = {number: key for key, number in seen.numbers.items()}
-    right: list[Tensor] = []
-    wrong: list[Tensor] = []
-    for place in range(len(seen.ids)) if keys else ():
-        key = keys[int(seen.scores[place].argmax())]
-        for at, token in enumerate(key[: len(seen.ids) - place], start=place):
-            ratio = seen.logits[at, token] - best[at]
-            (right if token == seen.ids[at] else wrong).append(ratio)
-            if token != seen.ids[at]:
+    if not seen.numbers:
+        return [None] * len(seen.ids)
+    limit = math.log1p(-tolerance) if tolerance < 1 else -math.inf
+    keys = list(seen.numbers)
+    first = torch.tensor([key[0] for key in keys])
+    ratios = seen.logits - seen.logits.amax(-1, keepdim=True)
+    scores = seen.scores.masked_fill(ratios[:, first] < limit, -math.inf)
+    values, numbers = scores.max(-1)
+    found: list[_Proposal | None] = []
+    for place, (value, number) in enumerate(zip(values.tolist(), numbers.tolist(), strict=True)):
+        if value == -math.inf:
+            found.append(None)
+            continue
+        right = 0
+        kept = True
+        for at, token in enumerate(keys[number][: len(seen.ids) - place], start=place):
+            kept = bool(ratios[at, token] >= limit)
+            if not kept or token != seen.ids[at]:
                 break
-    empty = seen.logits.new_empty(0)
-    return torch.stack(right) if right else empty, torch.stack(wrong) if wrong else empty
+            right += 1
+        is_whole = right == min(len(keys[number]), len(seen.ids) - place)
+        found.append(_Proposal(value, right, is_wrong=kept and not is_whole))
+    return found
 
 
-def _kept(ratios: Tensor, tolerances: Sequence[float]) -> Tensor:
-    """Count, for each tolerance, how many ratios it keeps."""
-    limits = torch.tensor([math.log1p(-t) if t < 1 else -math.inf for t in tolerances])
-    return (ratios[:, None] >= limits).sum(0).float()
+def _walked(seen: _Passage, proposals: Sequence[_Proposal | None], bias: float) -> tuple[int, int]:
+    """Follow greedy decoding along a passage and count its passes and its wrong tokens."""
+    passes = errors = place = 0
+    while place < len(seen.ids):
+        passes += 1
+        proposal = proposals[place]
+        if proposal is not None and proposal.score + bias > seen.top[place]:
+            place += proposal.right
+            if proposal.is_wrong:
+                errors += 1
+                place += 1
+                continue
+            if place >= len(seen.ids):
+                break
+        # The LM's own token: alone, or after a phrase, where it comes with the same pass.
+        errors += seen.best[place] != seen.ids[place]
+        place += 1
+    return passes, errors

@@ -5,8 +5,10 @@ import sys
 import typer
 
 from univerb._version import __version__
+from univerb.cli.adapt import adapt
 from univerb.cli.answer import answer
 from univerb.cli.batch import batch
+from univerb.cli.calibrate import calibrate
 from univerb.cli.console import errors, escape
 from univerb.cli.demo import demo
 from univerb.cli.generate import generate
@@ -24,7 +26,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (generate, answer, index, inspect, batch, phrases, demo, setup, info):
+VERBS = (
+    generate,
+    answer,
+    index,
+    inspect,
+    adapt,
+    calibrate,
+    batch,
+    phrases,
+    demo,
+    setup,
+    info,
+)
+for verb in VERBS:
     app.command()(verb)
 
 

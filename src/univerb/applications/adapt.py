@@ -1,0 +1,182 @@
+"""Domain adaptation without training: index the domain's text, then measure what that brings."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from univerb.applications.calibrate import Calibration, calibrate, save_profile
+from univerb.applications.coverage import (
+    Coverage,
+    passages_of,
+    retrieved_coverage,
+    table_coverage,
+)
+from univerb.corpus.building import Progress, build_corpus
+from univerb.corpus.reading import Corpus
+from univerb.errors import DocumentError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.parallel import Workers
+from univerb.phrase import Document
+from univerb.retrieval.chunks import chunked
+from univerb.store.manifest import Settings
+from univerb.tokenizer import Tokenizer
+
+_EVERY = 10
+_MOST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the phrases of a corpus, or of none, can write of held-out text."""
+
+    label: str
+    all_phrases: Coverage
+    """With every phrase of the corpus as a candidate."""
+    retrieved: Coverage
+    """With the phrases of the chunks that a passage's beginning retrieves."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as JSON can hold them."""
+        return {
+            "label": self.label,
+            "all_phrases": self.all_phrases.to_dict(),
+            "retrieved": self.retrieved.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """A corpus, how to decode with it, and what it brings."""
+
+    corpus: Corpus
+    calibration: Calibration | None
+    """None for a corpus without vectors."""
+    before: Measured
+    after: Measured
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as JSON can hold them."""
+        found = self.calibration.to_dict() if self.calibration else None
+        rows = {"before": self.before.to_dict(), "after": self.after.to_dict()}
+        return {"corpus": str(self.corpus.folder), "calibration": found, **rows}
+
+
+def adapt(
+    lm: DynamicLM,
+    documents: Sequence[Document],
+    folder: str | Path,
+    held_out: Sequence[Document] | None = None,
+    *,
+    before: Corpus | None = None,
+    settings: Settings | None = None,
+    k: int = 32,
+    limit: int = 32,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Adaptation:
+    """Index documents, calibrate on held-out text, and measure before and after.
+
+    Args:
+        lm: The model; it is not trained.
+        documents: Text of the domain.
+        folder: Where the corpus goes.
+        held_out: Text of the domain that is not indexed; by default a tenth of the documents.
+        before: A corpus to compare with; by default no phrases at all.
+        settings: How to build the corpus.
+        k: From how many chunks a passage takes its phrases.
+        limit: On how many passages to calibrate and to measure retrieval.
+        workers: Who builds.
+        progress: Is told how far it is.
+
+    Returns:
+        The corpus and the figures. The calibrated values are kept with the corpus.
+    """
+    indexed, kept_out = (documents, held_out) if held_out else split_held_out(documents)
+    corpus = build_corpus(folder, indexed, lm, settings, workers=workers, progress=progress)
+    passages = passages_of(kept_out, lm.tokenizer, limit=limit)
+    if not passages:
+        raise DocumentError(
+            "the held-out text has no passage of more than 33 tokens. Give more: --held-out FILE."
+        )
+    found = None
+    if corpus.has_vectors:
+        tell = _stage(progress, "calibration")
+        found = calibrate(lm, corpus, passages, k, progress=tell)
+        save_profile(corpus, found)
+    first = measured("before", before, kept_out, lm.tokenizer, k, limit)
+    return Adaptation(
+        corpus, found, first, measured("after", corpus, kept_out, lm.tokenizer, k, limit)
+    )
+
+
+def measured(
+    label: str,
+    corpus: Corpus | None,
+    held_out: Sequence[Document],
+    tokenizer: Tokenizer,
+    k: int = 32,
+    limit: int | None = None,
+) -> Measured:
+    """Measure what a corpus brings for held-out text.
+
+    Args:
+        label: What to call it.
+        corpus: The corpus, or None for no phrases.
+        held_out: The text.
+        tokenizer: The LM's.
+        k: From how many chunks a passage takes its phrases.
+        limit: At most so many passages for retrieval.
+
+    Returns:
+        Oracle compression and coverage.
+    """
+    passages = passages_of(held_out, tokenizer, limit=limit)
+    if corpus is None:
+        rests = [rest for _, rest in passages]
+        return Measured(label, *(_plain(texts, tokenizer) for texts in (held_out, rests)))
+    return Measured(
+        label,
+        table_coverage(corpus, held_out, tokenizer),
+        retrieved_coverage(corpus, passages, tokenizer, k),
+    )
+
+
+def split_held_out(
+    documents: Sequence[Document],
+) -> tuple[list[Document], list[Document]]:
+    """Set a tenth of the text apart: of many documents every tenth, of few the end of each.
+
+    Args:
+        documents: At least one.
+
+    Returns:
+        What to index, and what to measure on.
+
+    Raises:
+        DocumentError: If there is too little text to set any apart.
+    """
+    if len(documents) >= _EVERY:
+        chosen = set(range(_EVERY - 1, len(documents), _EVERY)[:_MOST])
+        kept = [d for i, d in enumerate(documents) if i not in chosen]
+        return kept, [documents[i] for i in sorted(chosen)]
+    cut = [(document, _tenth(document)) for document in documents]
+    long = [(document, at) for document, at in cut if at]
+    if not long:
+        raise DocumentError("there is too little text to hold some out. Give --held-out FILE.")
+    kept = [Document(d.text[:at] if at else d.text, d.name) for d, at in cut]
+    return kept, [Document(d.text[at:], f"{d.name}#held-out") for d, at in long]
+
+
+def _tenth(document: Document) -> int:
+    """Return where the last tenth of a document begins, at a chunk; 0 if it is too short."""
+    chunks = chunked(document)
+    return chunks[-max(len(chunks) // 10, 1)].start if len(chunks) > 1 else 0
+
+
+def _plain(texts: Sequence[Document], tokenizer: Tokenizer) -> Coverage:
+    count = sum(len(tokenizer.encode_inside(document.text).ids) for document in texts)
+    return Coverage(tokens=count, units=count, passages=len(texts))
+
+
+def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return (lambda done, total: progress(name, done, total)) if progress else None

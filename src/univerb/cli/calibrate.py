@@ -1,0 +1,45 @@
+"""`univerb calibrate`: how boldly to use a corpus's phrases, measured on held-out text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from univerb.cli.adapt import Chunks, Passages, show_calibration
+from univerb.cli.console import note_untrained, print_json, show_warnings
+from univerb.cli.index import told_progress
+from univerb.cli.loading import load_model
+from univerb.locations import DEFAULT_MODEL
+
+
+def calibrate(
+    corpus: Annotated[Path, typer.Argument(help="The corpus.")],
+    docs: Annotated[list[str], typer.Argument(help="Held-out text: files or folders.")],
+    k: Chunks = 32,
+    passages: Passages = 32,
+    model: Annotated[str, typer.Option(help="A folder, a Hub id, or the default.")] = DEFAULT_MODEL,
+    dtype: Annotated[str, typer.Option()] = "float32",
+    offline: Annotated[bool | None, typer.Option(help="Never contact the Hub.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Find phrase_bias and tolerance on held-out text and keep them with the corpus."""
+    from univerb.corpus import open_corpus
+    from univerb.sources.files import read_documents
+
+    show_warnings()
+    opened = open_corpus(corpus)
+    documents = read_documents(*docs)
+    lm = load_model(model, dtype=dtype, offline=offline)
+    note_untrained(lm)
+    from univerb.applications.calibrate import calibrate as run
+    from univerb.applications.calibrate import save_profile
+    from univerb.applications.coverage import passages_of
+
+    chosen = passages_of(documents, lm.tokenizer, limit=passages)
+    with told_progress() as tell:
+        found = run(lm, opened, chosen, k, progress=lambda d, n: tell("calibration", d, n))
+    save_profile(opened, found)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        show_calibration(found)
