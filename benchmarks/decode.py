@@ -10,8 +10,6 @@ other work on the machine then slows both sides. The `verify` section resumes wh
 import argparse
 import gzip
 import json
-import os
-import platform
 import random
 import statistics
 import time
@@ -21,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from rich.progress import track
 from transformers.utils import logging
 
 import univerb
+from report import DATA, RESULTS, machine, need_data, read_report, write_report
 from univerb.decoding.loop import generate
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Vectors
 from univerb.phrase import Document, Phrase
 
-RESULTS = Path(__file__).parent / "results"
-DATA = Path(os.environ.get("UNIVERB_DATA", Path(__file__).parents[2] / "shared" / "data"))
 SIZES = (0, 1_000, 10_000, 65_000)
 BATCH = 256
 
@@ -46,14 +42,11 @@ def main() -> None:
     parser.add_argument("--prefixes", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    if not DATA.is_dir():
-        raise SystemExit(
-            f"no data at {DATA}: set UNIVERB_DATA to the folder with wiki/ and wikitext103/"
-        )
+    need_data("wiki", "wikitext103")
     torch.set_num_threads(arguments.threads)
     logging.disable_progress_bar()
     lm = univerb.load()
-    report = _read_json(RESULTS / "decode.json")
+    report = read_report("decode")
     for section in arguments.only or ["overhead", "encode", "verify"]:
         print(f"\n== {section}")
         measured = {
@@ -240,45 +233,12 @@ def wikitext(count: int) -> Iterator[str]:
     return iter(long[:: max(len(long) // count, 1)][:count])
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "univerb": univerb.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "model": "smollm2-135m, fp32",
-    }
-
-
 def write(report: dict[str, Any]) -> None:
-    """Write the figures as JSON, as a page, and as a plot where matplotlib is installed."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "decode.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    lines = [
-        "# Decoding: cost and losslessness",
-        "",
-        "Made by `benchmarks/decode.py`; `make bench` runs every section.",
-        "",
-    ]
-    for section, content in report.items():
-        about = ", ".join(f"{k} {v}" for k, v in content["machine"].items())
-        lines += [f"## {section}", "", f"{content['what']}. {about}.", ""]
-        for name, value in content.items():
-            if isinstance(value, dict) and name != "machine":
-                lines += [f"| {name} | |", "|---|---|"]
-                lines += [f"| {key} | {shown(entry)} |" for key, entry in value.items()] + [""]
-            elif name not in ("machine", "what"):
-                lines += [f"- {name}: {value}"]
-        lines += [""]
-    (RESULTS / "decode.md").write_text("\n".join(lines), encoding="utf-8")
+    """Keep the figures, and draw a plot where matplotlib is installed."""
+    title, command = "Decoding: cost and losslessness", "benchmarks/decode.py"
+    write_report("decode", title, command, report)
     if "overhead" in report:
         plot(report["overhead"]["ratios"])
-
-
-def shown(value: Any) -> str:  # noqa: ANN401
-    return f"{value[0]} ({value[1]}-{value[2]})" if isinstance(value, list) else str(value)
 
 
 def plot(ratios_by_system: dict[str, list[float]]) -> None:
@@ -299,10 +259,6 @@ def plot(ratios_by_system: dict[str, list[float]]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("time per step, HF generate = 1 (median, min-max)")
     figure.savefig(RESULTS / "decode.png", dpi=120)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

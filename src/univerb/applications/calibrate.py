@@ -105,7 +105,9 @@ class _Passage:
         sizes = sorted({len(key) for key in self.numbers})
         found: list[list[tuple[int, int]]] = []
         for place in range(len(self.ids)):
-            keys = [tuple(self.ids[place : place + size]) for size in sizes]
+            # What is cut off by the end would be a shorter phrase, found already.
+            fitting = [size for size in sizes if place + size <= len(self.ids)]
+            keys = [tuple(self.ids[place : place + size]) for size in fitting]
             found.append([(self.numbers[k], len(k)) for k in keys if k in self.numbers])
         return found
 

@@ -87,7 +87,7 @@ class Corpus:
         if not 0 <= number < self._edges[-1]:
             raise corrupt(self.folder, f"has an index that names a chunk {number}")
         shard = int(numpy.searchsorted(self._edges, number, side="right")) - 1
-        return self._shards[shard].chunk(number - int(self._edges[shard]))
+        return self.shards[shard].chunk(number - int(self._edges[shard]))
 
     def select(
         self,
@@ -175,11 +175,11 @@ class Corpus:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return name, digest and number of characters of all documents."""
-        return [document for shard in self._shards for document in shard.listed]
+        return [document for shard in self.shards for document in shard.listed]
 
     def documents(self) -> Iterator[Document]:
         """Yield all documents."""
-        for shard in self._shards:
+        for shard in self.shards:
             yield from shard.documents()
 
     @property
@@ -247,12 +247,13 @@ class Corpus:
         return StoredObject(self.folder / OBJECTS, entry)
 
     @cached_property
-    def _shards(self) -> list[Shard]:
+    def shards(self) -> list[Shard]:
+        """The portions that the documents are kept in."""
         return [Shard(self._object(entry)) for entry in self.manifest.shards]
 
     @cached_property
     def _edges(self) -> Ints:
-        return numpy.cumsum([0, *(len(shard.chunks) for shard in self._shards)])
+        return numpy.cumsum([0, *(len(shard.chunks) for shard in self.shards)])
 
     @cached_property
     def _index(self) -> Index:

@@ -146,7 +146,7 @@ class FMMTable:
     def patterns(self) -> list[str]:
         """Return the phrases as `spelled` writes them."""
         text = self.spelled(self.words)
-        begins = numpy.concatenate([[0], self.word_ends[:-1]])
+        begins = from_zero(self.word_ends)[:-1]
         edges = zip(begins.tolist(), self.word_ends.tolist(), strict=True)
         return [text[begin:end] for begin, end in edges]
 

@@ -16,6 +16,7 @@ from univerb.errors import OptionError
 Flags = NDArray[numpy.bool_]
 Ints = NDArray[numpy.int64]
 Symbols = NDArray[numpy.uint32]
+_KEY_BITS = 64
 
 
 class Mined(NamedTuple):
@@ -63,13 +64,9 @@ def count_ngrams(
     starting = numpy.flatnonzero(starts if may_start is None else starts & may_start)
     ends = numpy.zeros(len(padded), dtype=bool)
     ends[: len(symbols)] = starts if may_end is None else may_end
-    levels = [
-        level
-        for places in _parts(padded, starting.astype(numpy.uint32))
-        for level in _levels(padded, places, sizes, min_count, ends)
-    ]
+    levels = _levels(padded, starting.astype(numpy.uint32), sizes, min_count, ends)
     empty = numpy.empty(0, dtype=numpy.int64)
-    columns = zip(*[(empty, empty, empty), *levels], strict=True)
+    columns = zip((empty, empty, empty), *levels, strict=True)
     return Mined(*(numpy.concatenate(column) for column in columns))
 
 
@@ -89,49 +86,71 @@ def largest_first(mined: Mined, cap: int | None, gain: Ints | None = None) -> Mi
     return Mined(*(column[order] for column in mined))
 
 
-def _parts(padded: Symbols, places: Symbols) -> Iterator[Symbols]:
-    """Split the places by their first symbol until three numbers fit a key."""
-    symbol_bits = _bits(int(padded.max(initial=0)))
-    if 2 * _bits(len(places)) + symbol_bits <= 64:
-        yield places
-        return
-    by_symbol = places[numpy.argsort(padded[places], kind="stable")]
-    edges = numpy.flatnonzero(numpy.diff(padded[by_symbol], append=0))
-    size, begin, end = 1 << (64 - symbol_bits) // 2, 0, 0
-    for edge in (edges + 1).tolist():
-        # A part holds whole symbols, as many as fit; one alone may be all the places there are.
-        if edge - begin >= size and end > begin:
-            yield by_symbol[begin:end]
-            begin = end
-        end = edge
-    yield by_symbol[begin:end]
+class _Groups(NamedTuple):
+    """Places of n-grams of one size; those of equal ones have equal ranks."""
+
+    size: int
+    places: Symbols
+    rank: NDArray[numpy.uint64]
 
 
 def _levels(
     padded: Symbols, places: Symbols, sizes: tuple[int, int], min_count: int, may_end: Flags
 ) -> Iterator[Mined]:
     low, high = sizes
+    symbol_bits = _bits(int(padded.max(initial=0)))
+    left = [_Groups(1, places, padded[places].astype(numpy.uint64))]
+    while left:
+        for part in _fitting(left.pop(), symbol_bits):
+            longer, counts = _lengthened(padded, part, symbol_bits, min_count)
+            if not len(counts):
+                continue
+            if longer.size >= low:
+                yield _valid(longer.places, counts, longer.size, min_count, may_end)
+            if longer.size < high:
+                left.append(longer)
+
+
+def _fitting(groups: _Groups, symbol_bits: int) -> Iterator[_Groups]:
+    """Split groups, each of them whole, until three numbers fit a key."""
+    size, places, rank = groups
+    limit = 1 << (_KEY_BITS - symbol_bits) // 2
+    if max(len(places), int(rank.max(initial=0))) < limit:
+        yield groups
+        return
+    order = numpy.argsort(rank, kind="stable")
+    places, rank = places[order], rank[order]
+    is_new = numpy.diff(rank, prepend=rank[:1]) > 0
+    rank = numpy.cumsum(is_new, dtype=numpy.uint64)
+    edges = numpy.append(numpy.flatnonzero(is_new), len(places))
+    begin = end = 0
+    for edge in edges.tolist():
+        # As many groups as fit; one alone always does, since its rank is 0.
+        if edge - begin >= limit and end > begin:
+            yield _Groups(size, places[begin:end], rank[begin:end] - rank[begin])
+            begin = end
+        end = edge
+    yield _Groups(size, places[begin:end], rank[begin:end] - rank[begin])
+
+
+def _lengthened(
+    padded: Symbols, groups: _Groups, symbol_bits: int, min_count: int
+) -> tuple[_Groups, Ints]:
+    """Return the frequent n-grams that are one symbol longer, and how often each stands."""
+    size, places, rank = groups
     place_bits = numpy.uint64(_bits(len(places)))
-    symbol_bits = numpy.uint64(_bits(int(padded.max(initial=0))))
-    mask = (numpy.uint64(1) << place_bits) - numpy.uint64(1)
-    rank = padded[places].astype(numpy.uint64)
-    for size in range(2, high + 1):
-        following = padded[places + numpy.uint32(size - 1)]
-        keys = ((rank << symbol_bits | following) << place_bits) | _numbers(len(places))
-        keys = keys[following > 0]
-        keys.sort()
-        order, groups = keys & mask, keys >> place_bits
-        is_new = numpy.ones(len(groups), dtype=bool)
-        numpy.not_equal(groups[1:], groups[:-1], out=is_new[1:])
-        counts = numpy.diff(numpy.flatnonzero(is_new), append=len(groups))
-        is_frequent = counts >= min_count
-        places = places[order[numpy.repeat(is_frequent, counts)]]
-        counts = counts[is_frequent]
-        if not len(places):
-            return
-        rank = numpy.repeat(_numbers(len(counts)), counts)
-        if size >= low:
-            yield _valid(places, counts, size, min_count, may_end)
+    following = padded[places + numpy.uint32(size)]
+    keys = ((rank << numpy.uint64(symbol_bits) | following) << place_bits) | _numbers(len(places))
+    keys = keys[following > 0]
+    keys.sort()
+    order, grouped = keys & ((numpy.uint64(1) << place_bits) - numpy.uint64(1)), keys >> place_bits
+    is_new = numpy.ones(len(grouped), dtype=bool)
+    numpy.not_equal(grouped[1:], grouped[:-1], out=is_new[1:])
+    counts = numpy.diff(numpy.flatnonzero(is_new), append=len(grouped))
+    is_frequent = counts >= min_count
+    places = places[order[numpy.repeat(is_frequent, counts)]]
+    counts = counts[is_frequent]
+    return _Groups(size + 1, places, numpy.repeat(_numbers(len(counts)), counts)), counts
 
 
 def _valid(places: Symbols, counts: Ints, size: int, min_count: int, may_end: Flags) -> Mined:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from univerb.errors import DocumentError
 from univerb.phrase import Document
 from univerb.sources.guards import Guards, is_unspaced
+from univerb.sources.hashing import Ints, from_zero
 from univerb.tokenizer import Tokenizer
 
 Flags = NDArray[numpy.bool_]
-Ints = NDArray[numpy.int64]
 
 # A line that was wrapped by an editor: long, not ending a sentence, followed by more text.
 _SOFT_BREAK = re.compile(r"(?m)^(.{40,}[^\s.!?:;])\n(?=[\w(\"'])")
@@ -78,7 +78,7 @@ class Tokens:
 
     def lines(self) -> Iterator[slice]:
         """Yield the tokens of each line."""
-        edges = numpy.flatnonzero(numpy.diff(self.line, prepend=-1, append=len(self.ids) + 1))
+        edges = numpy.flatnonzero(numpy.diff(self.line, prepend=-1, append=-1))
         yield from (slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True))
 
     def windows(self, size: int) -> Ints:
@@ -88,7 +88,8 @@ class Tokens:
         last = size - 1
         fits = self.line[: len(self.line) - last] == self.line[last:]
         starts = self.may_start[: len(fits)] & self.may_end[last:]
-        return numpy.flatnonzero(fits & starts)
+        barred = from_zero(numpy.cumsum(self.is_barred))
+        return numpy.flatnonzero(fits & starts & (barred[size:] == barred[:-size]))
 
     def run(self) -> "Run":
         """Return the tokens in the form in which corpora are counted and searched."""
