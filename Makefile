@@ -49,9 +49,12 @@ check-docstrings: $(DEV)
 check-spelling: $(DEV)
 	$(BIN)/codespell
 
-bench: $(PLOTS) ## Measure decoding speed
+# decode, corpus, domain or citations
+BENCH ?= decode
+
+bench: $(PLOTS) ## Measure: make bench BENCH=corpus, or decode, domain, citations
 	$(BIN)/univerb setup
-	$(BIN)/python benchmarks/decode.py $(ARGS)
+	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean: ## Remove .venv, builds and caches; the model cache in your home stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -61,11 +64,11 @@ $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "univerb needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'
 	@echo "Installing univerb into $(VENV); the first time takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -qq -c constraints.txt -e '.[gguf]'
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,index]'
 	@touch $@
 
 $(PLOTS): $(CORE)
-	$(PIP) install -qq -c constraints.txt -e '.[gguf,plots]'
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,plots]'
 	@touch $@
 
 $(DEV): $(CORE)

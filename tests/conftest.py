@@ -1,8 +1,13 @@
 """Tiny real models built in code: a byte-level BPE, a tied GPT-2 and an untied Llama."""
 
+import io
+import json
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import tokenizers
@@ -18,7 +23,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging
 
+from univerb.cli.app import main
 from univerb.config import EncoderConfig
 from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.dynamic import DynamicLM
@@ -139,3 +146,39 @@ def stir(lm: DynamicLM, seed: int = 1, scale: float = 0.15) -> DynamicLM:
         for parameter in lm.encoder.heads.parameters():
             parameter.copy_(torch.randn_like(parameter) * scale)
     return lm
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(monkeypatch, capfd) -> Iterator[Any]:
+    """Run the command line in this process, as its console script would."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    verbosity, threads = logging.get_verbosity(), torch.get_num_threads()
+
+    def call(*arguments: object, stdin: str | bytes = "") -> Ran:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+        monkeypatch.setattr(sys, "argv", ["univerb", *map(str, arguments)])
+        capfd.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Ran(code, *capfd.readouterr())
+
+    yield call
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+    torch.set_num_threads(threads)

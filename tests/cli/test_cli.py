@@ -9,21 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from transformers.utils import logging
 
-from conftest import TEXT, make_llama, make_tokenizer, saved
+from conftest import TEXT, Ran, make_llama, make_tokenizer, saved
 from univerb import __version__
 from univerb.cli import generate as cli_generate
 from univerb.cli import loading
 from univerb.cli import setup as cli_setup
-from univerb.cli.app import main
 from univerb.locations import DEFAULT_MODEL, converted_default
 from univerb.modeling.dynamic import DynamicLM
 
@@ -32,42 +28,6 @@ COMMAND = [str(Path(sys.executable).with_name("univerb"))]
 # Phrases win every choice, and the text is made of nothing else.
 ONLY_PHRASES = ["--mode", "atomic", "--phrase-bias", "900", "--overshoot", "allow"]
 STATS = re.compile(r"^\d+ tokens in \d+ passes .* s decode$", re.MULTILINE)
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(monkeypatch, capfd) -> Iterator[Any]:
-    """Run the command line in this process, as its console script would."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    verbosity, threads = logging.get_verbosity(), torch.get_num_threads()
-
-    def call(*arguments: object, stdin: str | bytes = "") -> Ran:
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-        monkeypatch.setattr(sys, "argv", ["univerb", *map(str, arguments)])
-        capfd.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Ran(code, *capfd.readouterr())
-
-    yield call
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
-    torch.set_num_threads(threads)
 
 
 def start(*arguments: object, **environment: str) -> subprocess.Popen[bytes]:

@@ -1,21 +1,15 @@
 """`univerb answer`, as a user types it."""
 
+import functools
 import io
 import json
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import torch
 from rich.console import Console
-from transformers.utils import logging
 
 from conftest import TEXT, make_llama, make_tokenizer, saved, stir
 from univerb.cli import answer as cli_answer
-from univerb.cli.app import main
 from univerb.corpus.building import build_corpus
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -25,36 +19,9 @@ QUESTION = "When shall the tenant pay the rent?"
 ONLY_PHRASES = ["--mode", "atomic", "--phrase-bias", "900", "--max-tokens", "20"]
 
 
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(monkeypatch, capfd) -> Iterator[Any]:
-    """Run the command line in this process, as its console script would."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    verbosity, threads = logging.get_verbosity(), torch.get_num_threads()
-
-    def call(*arguments: object, stdin: str = "") -> Ran:
-        data = io.BytesIO(stdin.encode())
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="utf-8"))
-        monkeypatch.setattr(sys, "argv", ["univerb", "answer", *map(str, arguments)])
-        capfd.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Ran(code, *capfd.readouterr())
-
-    yield call
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
-    torch.set_num_threads(threads)
+def ask(run):
+    return functools.partial(run, "answer")
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +49,8 @@ def no_model(monkeypatch) -> None:
     monkeypatch.setattr(cli_answer, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
 
 
-def test_text_and_sources(run, model, lease):
-    ran = run(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+def test_text_and_sources(ask, model, lease):
+    ran = ask(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
     assert ran.code == 0
     text, _, *sources, stats = ran.out.strip().splitlines()
     assert "[1]" in text and " tokens in " in stats
@@ -95,9 +62,9 @@ def test_text_and_sources(run, model, lease):
     assert len(sources) == len(set(sources)) > 0
 
 
-def test_json_can_be_checked(run, model, lease, tmp_path):
+def test_json_can_be_checked(ask, model, lease, tmp_path):
     page = tmp_path / "page.html"
-    ran = run(QUESTION, "--docs", lease, "--model", model, "--json", "--html", page, *ONLY_PHRASES)
+    ran = ask(QUESTION, "--docs", lease, "--model", model, "--json", "--html", page, *ONLY_PHRASES)
     data = json.loads(ran.out)
     assert data["question"] == QUESTION and data["schema_version"] == 1
     assert data["passages"][0]["text"] == TEXT and data["citations"]
@@ -109,12 +76,12 @@ def test_json_can_be_checked(run, model, lease, tmp_path):
 
 
 @pytest.mark.parametrize("vectors", [True, False])
-def test_a_corpus_instead_of_documents(run, model, tmp_path, vectors):
+def test_a_corpus_instead_of_documents(ask, model, tmp_path, vectors):
     lm = DynamicLM.from_pretrained(str(model))
     settings = Settings(sizes=(2, 8), vectors=vectors)
     build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, settings)
     given = ["--corpus", tmp_path / "c.uv", "--model", model, "--json", *ONLY_PHRASES]
-    ran = run(QUESTION, *given)
+    ran = ask(QUESTION, *given)
     assert ran.code == 0, ran.err
     data = json.loads(ran.out)
     assert data["citations"] and data["passages"][0]["document"] == "lease.txt"
@@ -122,31 +89,31 @@ def test_a_corpus_instead_of_documents(run, model, tmp_path, vectors):
         assert TEXT[one["start"] : one["end"]] == one["text"]
 
 
-def test_every_option_is_understood(run, model, lease):
+def test_every_option_is_understood(ask, model, lease):
     options = "-k 2 --phrases none --style none --cite all --encode-marker --shots 1 --no-chat"
     more = "--max-tokens 4 --temperature 0.7 --top-p 0.9 --seed 3 --mode unfold --tolerance 0.5"
     given = [*options.split(), *more.split(), "--threads", "1", "--offline"]
-    ran = run(QUESTION, "--docs", "-", "--model", model, *given, stdin=lease.read_text())
+    ran = ask(QUESTION, "--docs", "-", "--model", model, *given, stdin=lease.read_text())
     assert ran.code == 0 and "4 tokens in" in ran.out
 
 
-def test_phrases_and_markers_are_coloured_in_a_terminal(run, model, lease, monkeypatch):
+def test_phrases_and_markers_are_coloured_in_a_terminal(ask, model, lease, monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, color_system="truecolor", soft_wrap=True)
     monkeypatch.setattr(cli_answer, "console", terminal)
-    run(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+    ask(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
     # The first passage's colour: behind its phrases, and of its markers.
     assert "48;2;143;211;232m" in screen.getvalue()
     assert "38;2;143;211;232m[1]" in screen.getvalue()
 
 
-def test_a_shortened_passage_is_noted(run, model, lease, tmp_path):
+def test_a_shortened_passage_is_noted(ask, model, lease, tmp_path):
     config = model.parent / "tiny" / "config.json"
     before = config.read_text()
     try:
         small = json.loads(before) | {"max_position_embeddings": 320}
         config.write_text(json.dumps(small))
-        ran = run(QUESTION, "--docs", lease, "--model", model, "--max-tokens", "40")
+        ran = ask(QUESTION, "--docs", lease, "--model", model, "--max-tokens", "40")
     finally:
         config.write_text(before)
     assert ran.code == 0 and "shortened" in ran.err
@@ -166,8 +133,8 @@ def test_a_shortened_passage_is_noted(run, model, lease, tmp_path):
         ([QUESTION, "--docs", "LEASE", "--html", "."], "cannot be written"),
     ],
 )
-def test_wrong_input_is_refused_before_the_model_is_loaded(run, no_model, lease, arguments, word):
-    ran = run(*(lease if argument == "LEASE" else argument for argument in arguments))
+def test_wrong_input_is_refused_before_the_model_is_loaded(ask, no_model, lease, arguments, word):
+    ran = ask(*(lease if argument == "LEASE" else argument for argument in arguments))
     assert ran.code == 1 and ran.out == ""
     assert word in ran.err.strip().splitlines()[-1]
 
@@ -175,6 +142,6 @@ def test_wrong_input_is_refused_before_the_model_is_loaded(run, no_model, lease,
 @pytest.mark.parametrize(
     "wrong", [["-k", "0"], ["--shots", "2"], ["--style", "x"], ["--cite", "x"], ["--phrases", "x"]]
 )
-def test_wrong_choices_are_refused(run, no_model, lease, wrong):
-    ran = run(QUESTION, "--docs", lease, *wrong)
+def test_wrong_choices_are_refused(ask, no_model, lease, wrong):
+    ran = ask(QUESTION, "--docs", lease, *wrong)
     assert ran.code == 2 and ran.out == ""

@@ -7,6 +7,7 @@ again, and a build that was interrupted goes on where it was.
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import numpy
 
 from univerb.corpus.mining import MinedPhrases, mine_phrases
 from univerb.corpus.reading import Corpus, open_corpus
-from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard
+from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
 from univerb.errors import DocumentError, OptionError, StoreError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
@@ -25,7 +26,15 @@ from univerb.phrase import Document
 from univerb.retrieval.methods import method_named
 from univerb.sources.hashing import Ints
 from univerb.sources.tokens import Run
-from univerb.store.manifest import MANIFEST, OBJECTS, Manifest, Settings, write_manifest
+from univerb.store.manifest import (
+    MANIFEST,
+    OBJECTS,
+    Manifest,
+    Settings,
+    index_key,
+    phrases_key,
+    write_manifest,
+)
 from univerb.store.objects import ObjectEntry, StoredObject, write_object
 from univerb.store.phrases import NO_ROW, write_phrases
 from univerb.tokenizer import Tokenizer
@@ -34,12 +43,13 @@ Progress = Callable[[str, int, int], None]
 """Told the stage, how many parts of it are done, and how many there are."""
 
 _LOCK = "lock"
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Builder:
-    """Writes one corpus; a context manager that keeps other writers out.
+    """Writes one corpus, one change at a time; other writers are kept out meanwhile.
 
     Args:
         folder: The corpus; made if it does not exist.
@@ -66,10 +76,13 @@ class Builder:
         self._workers = workers or local_workers()
         self._tell = progress or (lambda stage, done, total: None)
         self._root = self.folder / OBJECTS
-        self._old = open_corpus(self.folder) if (self.folder / MANIFEST).is_file() else None
+        self._old = self._opened()
         self.settings = self._settled(settings)
         if self.settings.vectors and lm is None:
             raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
+
+    def _opened(self) -> Corpus | None:
+        return open_corpus(self.folder) if (self.folder / MANIFEST).is_file() else None
 
     def _settled(self, given: Settings | None) -> Settings:
         if self._old is None:
@@ -97,14 +110,12 @@ class Builder:
         Raises:
             DocumentError: If there is none, or two have one name.
         """
-        given = list(documents)
-        names = [document.name for document in given]
-        if not given or len(set(names)) < len(names):
-            raise DocumentError("give at least one document, and each a name of its own.")
-        known = {d["name"]: d["digest"] for d in self._old.listed()} if self._old else {}
-        new = [d for d in given if known.get(d.name) != digest(d.text)]
-        replaced = {d.name for d in new} & known.keys()
-        return self._commit([*self._kept(replaced), *map(self._task, grouped(new))])
+        given = _checked(documents)
+        with self._locked():
+            known = {d["name"]: d["digest"] for d in self._old.listed()} if self._old else {}
+            new = [d for d in given if known.get(d.name) != digest(d.text)]
+            replaced = {d.name for d in new} & known.keys()
+            return self._commit([*self._kept(replaced), *map(self._task, grouped(new))])
 
     def remove(self, names: Iterable[str]) -> Manifest:
         """Take documents away, their text and the phrases that only they have.
@@ -116,17 +127,23 @@ class Builder:
             What the corpus is now.
 
         Raises:
+            StoreError: If there is no corpus.
             DocumentError: If there is no such document, or none would be left.
         """
         gone = set(names)
-        known = {d["name"] for d in self._old.listed()} if self._old else set()
-        if unknown := sorted(gone - known):
-            raise DocumentError(
-                f"the corpus has no document {unknown[0]!r}. `univerb inspect` lists them."
-            )
-        if gone == known:
-            raise DocumentError("no document would be left. Delete the folder instead.")
-        return self._commit(list(self._kept(gone)))
+        old = open_corpus(self.folder)
+        with self._locked():
+            old = self._old or old
+            # What an interrupted removal left lying.
+            self._sweep(old.manifest)
+            known = {d["name"] for d in old.listed()}
+            if unknown := sorted(gone - known):
+                raise DocumentError(
+                    f"the corpus has no document {unknown[0]!r}. `univerb inspect` lists them."
+                )
+            if gone == known:
+                raise DocumentError("no document would be left. Delete the folder instead.")
+            return self._commit(list(self._kept(gone)))
 
     def _kept(self, gone: set[str]) -> Iterator[ShardTask | ObjectEntry]:
         """Yield the old shards, those with documents that go made anew without them."""
@@ -144,43 +161,39 @@ class Builder:
         )
 
     def _commit(self, parts: Sequence[ShardTask | ObjectEntry]) -> Manifest:
-        self._root.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder):
-            tasks = [part for part in parts if isinstance(part, ShardTask)]
-            made = iter(self._run("documents", make_shard, tasks))
-            entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
-            manifest = self._derived(entries)
-            write_manifest(self.folder, manifest)
-            self._sweep(manifest)
+        tasks = [part for part in parts if isinstance(part, ShardTask)]
+        made = iter(self._run("documents", make_shard, tasks))
+        entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
+        manifest = self._derived(entries)
+        write_manifest(self.folder, manifest)
+        self._sweep(manifest)
         self._old = open_corpus(self.folder)
         return manifest
 
     def _derived(self, entries: Sequence[ObjectEntry]) -> Manifest:
         """Make what depends on all documents: the retrieval index, the phrases, their vectors."""
         shards = [Shard(StoredObject(self._root, entry)) for entry in entries]
-        key = _key(entry.sha256 for entry in entries)
         self._tell("retrieval index", 0, 1)
         method = method_named(self.settings.method)
         index = write_object(
             self._root,
             "index",
-            key,
+            index_key(entries),
             lambda folder: method.index([shard.features() for shard in shards]).save(folder),
         )
         self._tell("retrieval index", 1, 1)
         self._tell("phrases", 0, 1)
-        run = Run.joined(shard.run() for shard in shards)
-        phrases = mine_phrases(run, self.settings)
+        phrases = mine_phrases(Run.joined(shard.run() for shard in shards), self.settings)
         self._tell("phrases", 1, 1)
         vectors, rows = self._encoded(phrases)
         lm = self._lm if self.settings.vectors else None
         stored = write_object(
             self._root,
             "phrases",
-            _key([key, self.settings.model_dump_json(), *(entry.sha256 for entry in vectors)]),
+            phrases_key(entries, self.settings, vectors),
             lambda folder: write_phrases(folder, *phrases, rows),
         )
-        listed = [document for shard in shards for document in shard.listed]
+        found = totals(shards)
         return Manifest(
             settings=self.settings,
             tokenizer=self._tokenizer.fingerprint(),
@@ -192,10 +205,10 @@ class Builder:
             index=index,
             phrases=stored,
             vectors=tuple(vectors),
-            documents=len(listed),
-            chunks=sum(len(shard.chunks) for shard in shards),
-            characters=sum(document["characters"] for document in listed),
-            tokens=int((run.ids >= 0).sum()),
+            documents=found.documents,
+            chunks=found.chunks,
+            characters=found.characters,
+            tokens=found.tokens,
             phrase_count=len(phrases),
         )
 
@@ -208,12 +221,13 @@ class Builder:
 
         assert self._lm is not None
         kept: list[ObjectEntry] = []
+        begin = 0
         if self._old is not None and self._old.has_vectors:
-            kept, rows = self._old.kept_rows(phrases.tokens, phrases.ends)
+            kept, rows, begin = self._old.kept_rows(phrases.tokens, phrases.ends)
         missing = numpy.flatnonzero(rows == NO_ROW)
         tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
         new = list(self._run("vectors", encode_batch, tasks))
-        rows[missing] = rows.max(initial=NO_ROW) + 1 + numpy.arange(len(missing))
+        rows[missing] = begin + numpy.arange(len(missing))
         return kept + new, rows
 
     def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
@@ -233,6 +247,24 @@ class Builder:
         for path in self._root.iterdir():
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other writers out, and take note of what they wrote before."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with _lock(self.folder):
+                self._old = self._opened()
+                self.settings = self._settled(self.settings)
+                yield
+        except OSError as error:
+            # Libraries raise OSErrors of their own, which are not the disk's.
+            if error.errno is None:
+                raise
+            raise StoreError(
+                f"{str(self.folder)!r} cannot be written: {os.strerror(error.errno)}. What was "
+                "there before is as it was. Give a folder that has room and may be written."
+            ) from error
 
 
 def build_corpus(
@@ -262,19 +294,34 @@ def build_corpus(
     return open_corpus(folder)
 
 
-def _key(parts: Iterable[str]) -> str:
-    return digest(" ".join(parts))
+def _checked(documents: Iterable[Document]) -> list[Document]:
+    given = list(documents)
+    if not given:
+        raise DocumentError("there are no documents to add. Give at least one.")
+    names: set[str] = set()
+    for document in given:
+        if document.name in names:
+            raise DocumentError(f"two documents are called {document.name!r}. Rename one of them.")
+        if _HALF_CHARACTER.search(document.text):
+            raise DocumentError(
+                f"document {document.name!r} is not valid UTF-8 (it has half a character). "
+                "Correct it."
+            )
+        names.add(document.name)
+    return given
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError:
+        os.close(descriptor)
         raise StoreError(
             f"{str(folder)!r} is being written by another process. Wait until it has finished."
         ) from None
+    try:
+        yield
     finally:
         os.close(descriptor)

@@ -94,19 +94,26 @@ def _write(task: EncodeTask, folder: Path) -> None:
     flat = task.tokens.tolist()
     keys = [tuple(flat[begin:end]) for begin, end in edges]
     with _one_thread(), torch.inference_mode():
-        rows = encoded_rows(lm, keys)
-    (folder / ROWS).write_bytes(rows.astype(task.dtype).tobytes())
+        rows = encoded_rows(lm, keys, task.dtype)
+    (folder / ROWS).write_bytes(rows.tobytes())
 
 
-def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]]) -> numpy.ndarray:
+def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> numpy.ndarray:
     """Encode phrases and put input and output vector of each side by side."""
     texts = lm.tokenizer.decode_all(keys)
-    vectors = lm.encode([Phrase(k, t) for k, t in zip(keys, texts, strict=True)])
+    phrases = [Phrase(k, t) for k, t in zip(keys, texts, strict=True)]
+    # Not `lm.encode`: a corpus that is attached to the LM may have rounded them.
+    vectors = lm.encoder.encode(phrases, lm.embeddings)
     sides = [vectors.outputs] if vectors.inputs is vectors.outputs else list(vectors)
     rows = torch.cat(sides, dim=1).float().cpu().numpy()
-    if not numpy.isfinite(rows).all():
-        raise StoreError("the encoder gives vectors that are not finite. Check its training.")
-    return rows
+    with numpy.errstate(over="ignore"):
+        stored: numpy.ndarray = rows.astype(dtype)
+    if not numpy.isfinite(stored).all():
+        raise StoreError(
+            f"the encoder gives vectors that are not finite in {dtype} (largest: "
+            f"{numpy.abs(rows).max()}). Check its training, or store them as float32."
+        )
+    return stored
 
 
 def _model(task: EncodeTask) -> DynamicLM:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy
 
 from univerb.corpus.mining import MinedPhrases, mine_phrases
+from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 from univerb.retrieval.chunks import chunked
@@ -48,7 +49,12 @@ def estimate(
 
     Returns:
         The estimate; phrases are extrapolated by the rate at which they grow within the sample.
+
+    Raises:
+        DocumentError: If there are no documents.
     """
+    if not documents:
+        raise DocumentError("there are no documents to estimate the cost of. Give at least one.")
     how = settings or Settings()
     characters = sum(len(document.text) for document in documents)
     sample = _sample(documents, characters)

@@ -13,13 +13,13 @@ import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb.corpus.selection import Selection, select_phrases
-from univerb.corpus.shards import Shard
+from univerb.corpus.shards import Shard, totals
 from univerb.errors import OptionError, StoreError
 from univerb.phrase import Document
 from univerb.retrieval.base import Chunk, Hit, Index
 from univerb.retrieval.methods import method_named
-from univerb.sources.hashing import Ints, RollingHash, from_zero
-from univerb.store.manifest import OBJECTS, Manifest, read_manifest
+from univerb.sources.hashing import Ints
+from univerb.store.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
 from univerb.store.objects import ObjectEntry, StoredObject, corrupt
 from univerb.store.phrases import NO_ROW, Ids, StoredPhrases
 from univerb.store.vectors import Rows, StoredVectors
@@ -148,8 +148,9 @@ class Corpus:
         Returns:
             Which of them are stored, as places in `keys`; their input and output vectors.
         """
-        numbers = self._phrases.find_all(list(keys))
-        rows = numpy.where(numbers >= 0, self._phrases.rows[numbers], NO_ROW)
+        tokens = numpy.array([i for key in keys for i in key], dtype=numpy.int32)
+        ends = numpy.cumsum([len(key) for key in keys], dtype=numpy.int64)
+        rows = self._phrases.rows_of(tokens, ends)
         places = numpy.flatnonzero(rows != NO_ROW)
         return places, *self._vectors.read(rows[places])
 
@@ -188,8 +189,21 @@ class Corpus:
         return self._phrases
 
     def verify(self) -> int:
-        """Check every byte and return how many there are."""
-        return sum(self._object(entry).verify() for entry in self.manifest.entries())
+        """Check every byte and every number of the manifest.
+
+        Returns:
+            How many bytes there are.
+
+        Raises:
+            CorruptStoreError: If one is not as it was written.
+        """
+        size = sum(self._object(entry).verify() for entry in self.manifest.entries())
+        found = totals(self.shards)._asdict() | {"phrase_count": len(self._phrases)}
+        if self.manifest.model_dump(include=set(found)) != found:
+            raise corrupt(self.folder / MANIFEST, "has other numbers than the files")
+        if self.has_vectors:
+            self._vectors.read(self._phrases.rows[:1])
+        return size
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer that the corpus was not built with."""
@@ -208,7 +222,7 @@ class Corpus:
                 f" this one is {fingerprint}). Use that model and dtype, or build it again."
             )
 
-    def kept_rows(self, tokens: Ids, ends: Ints) -> tuple[list[ObjectEntry], Ints]:
+    def kept_rows(self, tokens: Ids, ends: Ints) -> tuple[list[ObjectEntry], Ints, int]:
         """Say which vectors serve phrases of a new version of the corpus.
 
         Args:
@@ -216,17 +230,10 @@ class Corpus:
             ends: Where each phrase ends.
 
         Returns:
-            The objects to keep, in their order, and for each phrase its row among theirs, or
-            `NO_ROW`. Objects of which less than half would be used are given up.
+            The objects to keep, in their order; for each phrase its row among theirs, or
+            `NO_ROW`; how many rows they have. Objects of which half is not used are given up.
         """
-        begins = from_zero(ends)[:-1]
-        hashes = RollingHash(tokens)
-        numbers = numpy.full(len(ends), -1)
-        sizes = ends - begins
-        for size in numpy.unique(sizes).tolist():
-            chosen = numpy.flatnonzero(sizes == size)
-            numbers[chosen] = self._phrases.find(tokens, begins[chosen], size, hashes)
-        rows = numpy.where(numbers >= 0, self._phrases.rows[numbers], NO_ROW)
+        rows = self._phrases.rows_of(tokens, ends)
         edges = self._vectors.edges
         part = numpy.searchsorted(edges, rows, side="right") - 1
         kept: list[ObjectEntry] = []
@@ -235,11 +242,11 @@ class Corpus:
         for number, entry in enumerate(self.manifest.vectors):
             own = numpy.flatnonzero((part == number) & (rows != NO_ROW))
             count = int(edges[number + 1] - edges[number])
-            if 2 * len(own) >= count:
+            if 2 * len(own) > count:
                 kept.append(entry)
                 result[own] = rows[own] - edges[number] + total
                 total += count
-        return kept, result
+        return kept, result, total
 
     def _object(self, entry: ObjectEntry | None) -> StoredObject:
         if entry is None:
@@ -264,7 +271,10 @@ class Corpus:
 
     @cached_property
     def _phrases(self) -> StoredPhrases:
-        return StoredPhrases(self._object(self.manifest.phrases))
+        phrases = StoredPhrases(self._object(self.manifest.phrases))
+        if len(phrases) != self.manifest.phrase_count:
+            raise corrupt(self.folder / MANIFEST, "has another number of phrases than the files")
+        return phrases
 
     @cached_property
     def _vectors(self) -> StoredVectors:
@@ -272,4 +282,9 @@ class Corpus:
             raise StoreError(
                 f"{str(self.folder)!r} was built without vectors. Build it again with them."
             )
-        return StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)
+        vectors = StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)
+        last = int(self._phrases.rows.max(initial=NO_ROW))
+        # Each phrase has a row, and most rows have a phrase; otherwise the width is wrong.
+        if not last < len(vectors) < max(2 * len(self._phrases), 1):
+            raise corrupt(self.folder / MANIFEST, "has a width that does not fit the vectors")
+        return vectors

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import tokenizers
@@ -136,6 +136,15 @@ def _tokenizer(json_text: str, special_ids: tuple[int, ...]) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(json_text), special_ids)
 
 
+class Totals(NamedTuple):
+    """What shards hold, counted as a manifest does."""
+
+    documents: int
+    chunks: int
+    characters: int
+    tokens: int
+
+
 class Shard:
     """A shard that is open for reading."""
 
@@ -185,3 +194,14 @@ class Shard:
         names = [n for n in self._stored.entry.sizes if n.startswith(_FEATURE)]
         stems = [name.removesuffix(".npy") for name in names]
         return {stem.removeprefix(_FEATURE): self._stored.array(stem) for stem in stems}
+
+
+def totals(shards: Sequence[Shard]) -> Totals:
+    """Count what shards hold."""
+    listed = [document for shard in shards for document in shard.listed]
+    return Totals(
+        documents=len(listed),
+        chunks=sum(len(shard.chunks) for shard in shards),
+        characters=sum(document["characters"] for document in listed),
+        tokens=sum(int((shard.run().ids >= 0).sum()) for shard in shards),
+    )

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,10 +19,14 @@ OBJECTS = "objects"
 FORMAT = 1
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
+_Size = Annotated[int, Field(ge=1, le=64)]
 
 
 class Settings(BaseModel):
-    """What a store was built with; a store is a function of these and its documents."""
+    """What a store was built with; a store is a function of these and its documents.
+
+    They are part of `phrases_key`: another field makes another `FORMAT`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,7 +35,7 @@ class Settings(BaseModel):
     splitter: str = Field(default="rules", max_length=64)
     max_words: int = Field(default=128, ge=1, le=100_000)
     overlap: int = Field(default=0, ge=0, le=1000)
-    sizes: tuple[int, int] = (2, 8)
+    sizes: tuple[_Size, _Size] = (2, 8)
     """Shortest and longest phrase, in tokens."""
     min_count: int = Field(default=2, ge=1, le=1 << 40)
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
@@ -75,11 +80,28 @@ class Manifest(BaseModel):
         return [*self.shards, *single, *self.vectors]
 
 
+def index_key(shards: Iterable[ObjectEntry]) -> str:
+    """Return a hash of everything that the retrieval index depends on."""
+    return _hash(entry.sha256 for entry in shards)
+
+
+def phrases_key(
+    shards: Iterable[ObjectEntry], settings: Settings, vectors: Sequence[ObjectEntry]
+) -> str:
+    """Return a hash of everything that the list of phrases depends on."""
+    made_of = [index_key(shards), settings.model_dump_json()]
+    return _hash([*made_of, *(entry.sha256 for entry in vectors)])
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:32]
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Put a manifest in the place of the one before, at once."""
     body = manifest.model_dump_json()
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
-    draft = folder / f".{MANIFEST}.{os.getpid()}"
+    draft = folder / f".{MANIFEST}"
     draft.write_text(text, encoding="utf-8")
     sync(draft)
     os.replace(draft, folder / MANIFEST)
@@ -126,6 +148,16 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         raise corrupt(path, "has values that are not allowed") from error
+    if not _fits(manifest):
+        raise corrupt(path, "names objects that were not made for this store")
     for entry in manifest.entries():
         StoredObject(folder / OBJECTS, entry).check_sizes()
     return manifest
+
+
+def _fits(manifest: Manifest) -> bool:
+    """Tell whether the objects are those that follow from the settings and the documents."""
+    index = index_key(manifest.shards)
+    phrases = phrases_key(manifest.shards, manifest.settings, manifest.vectors)
+    wanted = [f"index-{index}", f"phrases-{phrases}"]
+    return wanted == [entry.name for entry in (manifest.index, manifest.phrases) if entry]

@@ -77,16 +77,25 @@ def write_object(root: Path, kind: str, key: str, write: Write) -> ObjectEntry:
         draft = root / f".{final.name}.{os.getpid()}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        write(draft)
-        files = sorted(p for p in draft.rglob("*") if p.is_file())
-        sums = ObjectSums(files={p.relative_to(draft).as_posix(): file_sums(p) for p in files})
-        (draft / SUMS).write_text(sums.model_dump_json(), encoding="utf-8")
-        for path in [*files, draft / SUMS]:
-            sync(path)
-        sync(draft)
-        os.replace(draft, final)
+        try:
+            _fill(draft, write)
+            os.replace(draft, final)
+        except BaseException:
+            # Where the disk is full, half an object must not keep it so.
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         sync(root)
     return entry_of(final)
+
+
+def _fill(draft: Path, write: Write) -> None:
+    write(draft)
+    files = sorted(p for p in draft.rglob("*") if p.is_file())
+    sums = ObjectSums(files={p.relative_to(draft).as_posix(): file_sums(p) for p in files})
+    (draft / SUMS).write_text(sums.model_dump_json(), encoding="utf-8")
+    for path in [*files, draft / SUMS]:
+        sync(path)
+    sync(draft)
 
 
 def entry_of(folder: Path) -> ObjectEntry:
@@ -219,7 +228,8 @@ def sync(path: Path) -> None:
 def corrupt(path: Path, problem: str) -> CorruptStoreError:
     """Make the error for a damaged store."""
     return CorruptStoreError(
-        f"{str(path)!r} {problem}. Build the store again with `univerb index`, or restore the file."
+        f"{str(path)!r} {problem}. Restore the file, or delete the store and build it again with "
+        "`univerb index`."
     )
 
 

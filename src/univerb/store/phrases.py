@@ -92,14 +92,22 @@ class StoredPhrases:
         numbers[found[is_same]] = phrase[is_same]
         return numbers
 
-    def find_all(self, keys: list[tuple[int, ...]]) -> Ints:
-        """Look up phrases given as tuples of ids."""
-        sizes = numpy.array([len(key) for key in keys], dtype=numpy.int64)
-        flat = numpy.array([i for key in keys for i in key], dtype=numpy.int32)
-        begins = from_zero(numpy.cumsum(sizes))[:-1]
-        hashes = RollingHash(flat)
-        numbers = numpy.full(len(keys), -1)
+    def rows_of(self, tokens: Ids, ends: Ints) -> Ints:
+        """Return the row of each phrase's vector, or `NO_ROW`.
+
+        Args:
+            tokens: The ids of phrases, one after the other.
+            ends: Where each phrase ends in `tokens`.
+
+        Returns:
+            The rows.
+        """
+        begins = from_zero(ends)[:-1]
+        sizes = ends - begins
+        hashes = RollingHash(tokens)
+        rows = numpy.full(len(ends), NO_ROW)
         for size in numpy.unique(sizes).tolist():
             chosen = numpy.flatnonzero(sizes == size)
-            numbers[chosen] = self.find(flat, begins[chosen], size, hashes)
-        return numbers
+            numbers = self.find(tokens, begins[chosen], size, hashes)
+            rows[chosen[numbers >= 0]] = self.rows[numbers[numbers >= 0]]
+        return rows

@@ -1,0 +1,248 @@
+"""A corpus is a function of its present documents, whatever was done to it before."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
+from univerb.config import EncoderConfig
+from univerb.corpus import Corpus, encoding, open_corpus, shards
+from univerb.corpus.building import Builder, build_corpus
+from univerb.errors import DocumentError, StoreError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document, Phrase
+from univerb.sources.ngrams import ngrams
+from univerb.store.manifest import Settings
+
+SENTENCES = [
+    "The tenant shall pay the rent on the first day.",
+    "The landlord shall keep the premises in good repair.",
+    "The tenant shall have quiet enjoyment of the premises.",
+    "Notice shall be given thirty days before the end.",
+    "Of 1234 and 5678 the tenant shall pay half.",
+    "家賃は毎月の初日に支払う。家賃は高い。",
+    "Cafe\u0301 🙂🙃 rent shall be paid, cafe\u0301 🙂🙃.",
+    # Wrapped by an editor: read as one line.
+    "The tenant and the landlord agree on these\nterms and on each of the terms, and so",
+]
+QUERY = "tenant landlord rent premises notice shall"
+texts = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=4).map(" ".join)
+names = st.sampled_from(["a", "b", "ü/家.txt", "🙂"])
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.dictionaries(names, texts, min_size=1, max_size=3)),
+        st.tuples(st.just("remove"), names),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> DynamicLM:
+    return stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 120)
+    monkeypatch.setattr(encoding, "BATCH", 16)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, lm: DynamicLM) -> Corpus:
+    return build_corpus(tmp_path / "c.uv", documents(), lm, Settings(max_words=16, dtype="float32"))
+
+
+def documents() -> list[Document]:
+    return [Document(" ".join(SENTENCES[i : i + 5]), f"d{i}") for i in range(4)]
+
+
+def seen(phrases: list[Phrase]) -> dict[tuple[int, ...], tuple[str, frozenset]]:
+    return {phrase.ids: (phrase.text, frozenset(phrase.sources)) for phrase in phrases}
+
+
+def all_keys(corpus: Corpus) -> list[tuple[int, ...]]:
+    return corpus.phrases.ids(numpy.arange(len(corpus.phrases)))
+
+
+def assert_same(changed: Corpus, fresh: Corpus, lm: DynamicLM) -> None:
+    assert list(changed.documents()) == list(fresh.documents())
+    assert changed.search(QUERY, 50) == fresh.search(QUERY, 50)
+    for others in (False, True):
+        one, other = (c.select(QUERY, lm.tokenizer, 50, others=others) for c in (changed, fresh))
+        assert seen(one.phrases) == seen(other.phrases)
+        assert one.stored == other.stored
+    keys = all_keys(fresh)
+    assert all_keys(changed) == keys
+    assert changed.phrases.counts.tolist() == fresh.phrases.counts.tolist()
+    found = [c.vectors([*keys, (7, 7, 7)]) for c in (changed, fresh)]
+    assert found[0][0].tolist() == found[1][0].tolist() == list(range(len(keys)))
+    for side in (1, 2):
+        assert numpy.array_equal(found[0][side], found[1][side])
+    assert changed.verify() >= fresh.verify()
+    number = ("documents", "chunks", "characters", "tokens", "phrase_count")
+    assert all(getattr(changed.manifest, n) == getattr(fresh.manifest, n) for n in number)
+
+
+@settings(max_examples=25)
+@given(changes, st.sampled_from([0, 1]), st.sampled_from(["float16", "float32"]))
+def test_changes_give_what_a_fresh_build_gives(lm, steps, overlap, dtype):
+    how = Settings(max_words=12, overlap=overlap, sizes=(2, 5), dtype=dtype)
+    present: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        builder = Builder(Path(folder, "changed"), lm.tokenizer, how, lm=lm)
+        for verb, what in steps:
+            if verb == "add":
+                new = {n: t for n, t in what.items() if present.get(n) != t}
+                present = {n: t for n, t in present.items() if n not in new} | new
+                builder.add(Document(t, n) for n, t in what.items())
+            elif len(present) > 1 and what in present:
+                del present[what]
+                builder.remove([what])
+        if not present:
+            return
+        changed = open_corpus(Path(folder, "changed"))
+        found = {d.name: d.text for d in changed.documents()}
+        assert found == present
+        fresh = build_corpus(Path(folder, "fresh"), changed.documents(), lm, how)
+        assert_same(changed, fresh, lm)
+
+
+def test_rows_that_no_phrase_uses_do_not_shift_those_that_come_after(lm, tmp_path):
+    """The last rows of a kept object lose their phrases, and new phrases come at once."""
+    first = Document(" ".join([TEXT, TEXT, "zzz zzy zzz zzy"]), "a")
+    second = Document(" ".join([TEXT, TEXT, "qqq qqx qqq qqx"]), "a")
+    build_corpus(tmp_path / "c", [first], lm)
+    changed = build_corpus(tmp_path / "c", [second], lm)
+    assert_same(changed, build_corpus(tmp_path / "fresh", [second], lm), lm)
+
+
+def test_what_is_there_already_is_not_computed_again(lm, tmp_path, monkeypatch):
+    build_corpus(tmp_path, documents(), lm)
+    monkeypatch.setattr(shards, "_write", None)
+    monkeypatch.setattr(encoding, "_write", None)
+    before = content(tmp_path)
+    build_corpus(tmp_path, documents(), lm)
+    assert content(tmp_path) == before
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_removed_text_is_gone_from_the_disk(corpus, lm):
+    marker = "Xylophonists juggle quartz, xylophonists juggle quartz."
+    builder = Builder(corpus.folder, lm.tokenizer, lm=lm)
+    before = content(corpus.folder)
+    builder.add([Document(f"{TEXT} {marker}", "secret"), Document(TEXT, "plain")])
+    held = b"".join(content(corpus.folder).values())
+    assert marker.encode() in held and b"xylophonists" in held
+    builder.remove(["secret", "plain"])
+    held = b"".join([*content(corpus.folder).values(), *map(str.encode, before)])
+    assert b"ylophonists" not in held and b"secret" not in held
+    assert content(corpus.folder)["manifest.json"] and open_corpus(corpus.folder).verify()
+
+
+def test_a_removal_that_was_interrupted_leaves_nothing_after_the_next_try(corpus, lm, monkeypatch):
+    builder = Builder(corpus.folder, lm.tokenizer, lm=lm)
+    builder.add([Document("Xylophonists juggle quartz.", "secret")])
+    with monkeypatch.context() as patched:
+        patched.setattr(Builder, "_sweep", lambda self, manifest: None)
+        builder.remove(["secret"])
+    assert b"Xylophonists" in b"".join(content(corpus.folder).values())
+    with pytest.raises(DocumentError, match="no document 'secret'"):
+        Builder(corpus.folder, lm.tokenizer, lm=lm).remove(["secret"])
+    assert b"Xylophonists" not in b"".join(content(corpus.folder).values())
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
+    how = Settings(max_words=14, overlap=overlap, vectors=False)
+    corpus = build_corpus(tmp_path, documents(), lm, how)
+    texts = {document.name: document.text for document in corpus.documents()}
+    stored = set(all_keys(corpus))
+    chunks = [hit.chunk for hit in corpus.search(QUERY, k)]
+    with pytest.warns(match="script without spaces") if k > 3 else nothing():
+        expected = [
+            p
+            for c in chunks
+            for p in ngrams(how.sizes)(Document(c.text, c.document), lm.tokenizer)
+        ]
+    for others in (False, True):
+        found = corpus.select(QUERY, lm.tokenizer, k, others=others)
+        keys = {phrase.ids for phrase in found.phrases}
+        assert len(keys) == len(found.phrases)
+        assert keys == {p.ids for p in expected if others or p.ids in stored}
+        assert found.stored == len(keys & stored)
+        for phrase in found.phrases:
+            assert phrase.sources
+            for span in phrase.sources:
+                source = texts[span.document][span.start : span.end]
+                assert source.replace("\n", " ") == phrase.text.strip()
+                assert any(
+                    c.document == span.document and c.start <= span.start and span.end <= c.end
+                    for c in chunks
+                )
+    few = corpus.select(QUERY, lm.tokenizer, k, max_phrases=3).phrases
+    assert few == corpus.select(QUERY, lm.tokenizer, k).phrases[:3]
+
+
+def nothing() -> Iterator[None]:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_documents_that_cannot_be_told_apart_or_read_are_refused(lm, tmp_path):
+    builder = Builder(tmp_path / "c", lm.tokenizer, lm=lm)
+    with pytest.raises(DocumentError, match="no documents"):
+        builder.add([])
+    with pytest.raises(DocumentError, match="two documents are called 'a'"):
+        builder.add([Document("one", "a"), Document("two", "a")])
+    with pytest.raises(DocumentError, match="'b' is not valid UTF-8"):
+        builder.add([Document("one", "a"), Document("half \ud83d of one", "b")])
+    with pytest.raises(StoreError, match="does not exist"):
+        builder.remove(["a"])
+    assert not (tmp_path / "c").exists()
+    builder.add([Document("one", "a")])
+    with pytest.raises(DocumentError, match="no document would be left"):
+        builder.remove(["a"])
+
+
+def test_a_corpus_without_a_single_phrase_works(lm, tmp_path):
+    corpus = build_corpus(tmp_path, [Document("。", "dot")], lm)
+    assert not len(corpus.phrases) and corpus.search("x", 3) == []
+    assert corpus.select("x", lm.tokenizer, 3, others=True).phrases == []
+    assert [len(part) for part in corpus.vectors([(1, 2), (3,)])] == [0, 0, 0]
+    assert [len(part) for part in corpus.vectors([])] == [0, 0, 0]
+    lm.attach(corpus)
+    grown = build_corpus(tmp_path, [Document(TEXT, "lease")], lm)
+    assert len(grown.phrases) and grown.verify() > corpus.manifest.characters
+
+
+@pytest.mark.parametrize("heads", ["tied", "split"])
+def test_a_store_without_vectors_and_one_with_either_head(heads, tmp_path):
+    lm = DynamicLM.wrap(make_gpt2(), make_tokenizer(), EncoderConfig(heads=heads))
+    bare = build_corpus(tmp_path / "bare", documents(), lm, Settings(vectors=False))
+    assert not bare.has_vectors and bare.select(QUERY, lm.tokenizer).stored
+    with pytest.raises(StoreError, match="without vectors"):
+        bare.vectors([(1, 2)])
+    with pytest.raises(StoreError, match="another encoder"):
+        lm.attach(bare)
+    full = build_corpus(tmp_path / "full", documents(), lm, Settings(dtype="float32"))
+    keys = all_keys(full)
+    places, inputs, outputs = full.vectors(keys)
+    assert len(places) == len(keys) and (inputs is outputs) == (heads == "tied")
+    with pytest.raises(StoreError, match="other settings"):
+        Builder(full.folder, lm.tokenizer, Settings(max_words=5), lm=lm)
