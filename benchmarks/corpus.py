@@ -174,13 +174,14 @@ def build() -> dict[str, Any]:
 
 
 _REQUEST = """
-import json, resource, sys, time
+import gc, json, resource, sys, time
 import torch
 import univerb
 from univerb.corpus import open_corpus
 torch.set_num_threads(1)
 lm = univerb.load()
-fingerprint = lm.fingerprint()
+lm.fingerprint()
+gc.freeze()  # as the command line does
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -222,7 +223,8 @@ def request(folder: Path, max_phrases: int) -> dict[str, Any]:
         began = time.process_time()
         Builder(folder, lm.tokenizer, settings, lm=lm).add(documents)
         print(f"built {folder} in {time.process_time() - began:.0f} CPU seconds")
-    queries = [document.text[2000:2150] for document in documents[::40]][:24]
+    long = [document.text for document in documents if len(document.text) > 10_000]
+    queries = [" ".join(text[5000:5150].split()) for text in long[:: len(long) // 24]][:24]
     command = [sys.executable, "-c", _REQUEST, str(folder), json.dumps(queries)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result = json.loads(output.splitlines()[-1])

@@ -75,7 +75,8 @@ def corpus(lm: DynamicLM, folder: Path, paths: list[Path]) -> Corpus:
             stages: dict[str, Any] = {}
 
             def tell(stage: str, done: int, total: int) -> None:
-                stages.setdefault(stage, bars.add_task(f"{folder.name}: {stage}", total=total))
+                if stage not in stages:
+                    stages[stage] = bars.add_task(f"{folder.name}: {stage}", total=total)
                 bars.update(stages[stage], completed=done)
 
             settings = Settings(vectors=False)

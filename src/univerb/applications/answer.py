@@ -15,7 +15,7 @@ from univerb.applications.citations import (
     citable_phrases,
     cited_text,
 )
-from univerb.applications.prompts import fitted, question_prompt
+from univerb.applications.prompts import fitted, question_prompt, without_special
 from univerb.decoding.loop import generate
 from univerb.decoding.options import Options, make_decoding
 from univerb.decoding.results import Generation
@@ -139,7 +139,8 @@ def answer(
     found = find_passages(question, documents, k, retriever)
 
     def encode(passages: Sequence[Chunk]) -> list[int]:
-        prompt = question_prompt(question, passages, shots)
+        asked = question_prompt(question, passages, shots)
+        prompt = without_special(asked, lm.hf_tokenizer.all_special_tokens)
         return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
 
     # The last position is for the first token of the answer.

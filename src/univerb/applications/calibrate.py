@@ -81,6 +81,8 @@ class _Proposal(NamedTuple):
     """How many of its tokens are kept and agree with the text."""
     is_wrong: bool
     """Whether the next one is kept too, but does not agree."""
+    is_whole: bool
+    """Whether there is no next one, in the phrase or in the passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,8 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
     Returns:
         The best one; the one with the fewest errors if all are worse.
     """
-    good = [trial for trial in trials if trial.error_rate <= error_rate]
-    if not good:
-        return min(trials, key=lambda t: (t.error_rate, t.passes_per_token))
+    least = max(error_rate, min(trial.error_rate for trial in trials))
+    good = [trial for trial in trials if trial.error_rate <= least]
     return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.phrase_bias))
 
 
@@ -207,7 +208,8 @@ def save_profile(corpus: Corpus, found: Calibration) -> None:
 def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: str) -> _Passage:
     prompt = lm.tokenizer.encode(beginning).ids
     ids = lm.tokenizer.encode(beginning + rest).ids
-    first = len(prompt)
+    # Nothing predicts the very first token.
+    first = max(len(prompt), 1)
     given = torch.tensor([ids], device=lm.model.device)
     hidden = lm.model.base_model(input_ids=given, use_cache=False).last_hidden_state
     states = hidden[0, first - 1 : -1]
@@ -216,12 +218,12 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
         states.new_empty(len(states), 0) if view is None else states @ view.outputs.T + view.bias
     )
     numbers = {phrase.ids: number for number, phrase in enumerate(vocabulary.snapshot().phrases)}
-    logits = lm.embeddings.output(states).double()
+    logits = lm.embeddings.output(states).cpu().double()
     top, best = logits.max(-1)
     return _Passage(
         ids[first:],
         logits,
-        scores.double(),
+        scores.cpu().double(),
         numbers,
         len(lm.tokenizer.decode(ids[first:]).encode()),
         best.tolist(),
@@ -281,7 +283,7 @@ def _proposals(seen: _Passage, tolerance: float) -> list[_Proposal | None]:
                 break
             right += 1
         is_whole = right == min(len(keys[number]), len(seen.ids) - place)
-        found.append(_Proposal(value, right, is_wrong=kept and not is_whole))
+        found.append(_Proposal(value, right, kept and not is_whole, is_whole))
     return found
 
 
@@ -293,13 +295,14 @@ def _walked(seen: _Passage, proposals: Sequence[_Proposal | None], bias: float) 
         proposal = proposals[place]
         if proposal is not None and proposal.score + bias > seen.top[place]:
             place += proposal.right
+            if proposal.is_whole:
+                continue
             if proposal.is_wrong:
                 errors += 1
                 place += 1
                 continue
-            if place >= len(seen.ids):
-                break
-        # The LM's own token: alone, or after a phrase, where it comes with the same pass.
+            # After a cut the LM's own token is known, but it has to be read like any other.
+            passes += 1
         errors += seen.best[place] != seen.ids[place]
         place += 1
     return passes, errors

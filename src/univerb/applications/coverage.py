@@ -12,6 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.corpus.reading import Corpus
+from univerb.errors import OptionError
 from univerb.phrase import Document
 from univerb.sources.hashing import RollingHash
 from univerb.sources.tokens import Tokens, tokens
@@ -127,7 +128,12 @@ def passages_of(
 
     Returns:
         Pairs of beginning and rest.
+
+    Raises:
+        OptionError: If a passage would have no beginning or no rest.
     """
+    if prefix < 1 or length < 1:
+        raise OptionError(f"prefix is {prefix} and length is {length}; give at least 1 token each.")
     found = list(_passages(documents, tokenizer, prefix, length))
     if limit is None or len(found) <= limit:
         return found
@@ -141,7 +147,7 @@ def _passages(
         # Enough characters for any tokenizer, so that a book is not read for its first page.
         text = document.text[: 16 * (prefix + length)]
         offsets = tokenizer.encode(text).offsets
-        if len(offsets) > prefix + 1:
+        if len(offsets) > prefix:
             cut, end = offsets[prefix - 1][1], offsets[: prefix + length][-1][1]
             if text[cut:end].strip():
                 yield text[:cut], Document(text[cut:end], document.name)

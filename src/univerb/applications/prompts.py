@@ -1,7 +1,7 @@
 """The prompt of a question over numbered passages, in ALCE's shape and our words (METHOD E)."""
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from univerb.errors import PromptError
 from univerb.retrieval.base import Chunk
@@ -37,6 +37,21 @@ def question_prompt(question: str, passages: Sequence[Chunk], shots: int = 0) ->
     asked, given, solved = _DEMONSTRATION
     example = f"{_block(asked, given)} {solved}\n\n\n" if shots else ""
     return example + _block(question, passages)
+
+
+def without_special(text: str, special: Iterable[str]) -> str:
+    """Spell special tokens with a space, so that no document can end a turn or begin one.
+
+    Args:
+        text: A prompt made of other people's texts.
+        special: The tokenizer's special tokens, as text.
+
+    Returns:
+        The text, in which none of them stands any more.
+    """
+    for token in sorted(special, key=len, reverse=True):
+        text = text.replace(token, f"{token[:1]} {token[1:]}")
+    return text
 
 
 def fitted(

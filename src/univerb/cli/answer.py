@@ -156,8 +156,10 @@ def answer(
     options["source"] = _parser() if phrases is PhraseKind.parsed else None
     lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
     note_untrained(lm)
-    if corpus and documents.has_vectors:
-        lm.attach(documents)
+    if corpus:
+        options = documents.profile_options() | {n: v for n, v in options.items() if v is not None}
+        if documents.has_vectors:
+            lm.attach(documents)
     from univerb.applications.answer import answer as answer_from
 
     result = answer_from(

@@ -1,5 +1,6 @@
 """What every verb that needs the model does first: find it, load it, keep transformers quiet."""
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,10 @@ def load_model(
         logging.set_verbosity_error()
         if threads:
             torch.set_num_threads(threads)
-        return DynamicLM.from_pretrained(name, device=device, dtype=dtype, offline=offline)
+        lm = DynamicLM.from_pretrained(name, device=device, dtype=dtype, offline=offline)
+    # What is there now stays: garbage collection need not look at it again at every request.
+    gc.freeze()
+    return lm
 
 
 def prepare_default() -> Path:

@@ -70,13 +70,13 @@ def select_phrases(
     counts = numpy.diff(begins, append=len(number))
     ranked = numpy.argsort(-(size[begins] - 1) * counts, kind="stable")[:max_phrases]
     spans = _spans(hits, text, first, size)
+    # Chunks that share sentences show one place twice.
+    distinct = dict.fromkeys if _overlap(hits) else list[Span]
     ids = text.ids.tolist()
     chosen = zip(
         *(c[ranked].tolist() for c in (begins, counts, size[begins], first[begins])), strict=True
     )
-    groups = [
-        (tuple(ids[f : f + n]), tuple(dict.fromkeys(spans[b : b + c]))) for b, c, n, f in chosen
-    ]
+    groups = [(tuple(ids[f : f + n]), tuple(distinct(spans[b : b + c]))) for b, c, n, f in chosen]
     texts = tokenizer.decode_all([key for key, _ in groups])
     phrases = [Phrase(key, t, places) for (key, places), t in zip(groups, texts, strict=True)]
     is_stored = number[begins][ranked] < len(stored)
@@ -117,6 +117,12 @@ def _with_others(
         number = base + KeyIndex(seen[-1]).find(keys)
         parts.append(_Found(number, first, numpy.full(len(first), size)))
     return _Found(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _overlap(hits: Sequence[Hit]) -> bool:
+    ranges = sorted((hit.chunk.document, hit.chunk.start, hit.chunk.end) for hit in hits)
+    pairs = zip(ranges[:-1], ranges[1:], strict=True)
+    return any(name == other and start < end for (name, _, end), (other, start, _) in pairs)
 
 
 def _spans(hits: Sequence[Hit], text: Tokens, first: Ints, size: Ints) -> list[Span]:

@@ -313,15 +313,18 @@ class DynamicLM:
         sources = [s for s in self._sources if s.fingerprint == self.fingerprint()]
         if not sources or not phrases:
             return self.encoder.encode(phrases, self.embeddings)
-        inputs = torch.empty(
-            len(phrases), self.width, dtype=self.model.dtype, device=self.model.device
-        )
+        like = self.embeddings.output_weight
+        inputs = like.new_empty(len(phrases), self.width)
         outputs = inputs if self.is_tied else torch.empty_like(inputs)
         missing = numpy.arange(len(phrases))
         for source in sources:
             places, *found = source.vectors([phrases[i].ids for i in missing.tolist()])
-            for side, rows in zip((inputs, outputs), found, strict=True):
-                side[missing[places]] = torch.from_numpy(rows).to(side)
+            sides = [torch.from_numpy(rows).to(like) for rows in found]
+            if len(places) == len(phrases):
+                # All of them: no copy.
+                return Vectors(sides[0], sides[0] if self.is_tied else sides[1])
+            for side, rows in zip((inputs, outputs), sides, strict=True):
+                side[missing[places]] = rows
             missing = numpy.delete(missing, places)
         if missing.size:
             rest = self.encoder.encode([phrases[i] for i in missing.tolist()], self.embeddings)

@@ -104,13 +104,13 @@ class PhraseTable:
 
 def _written(buffer: Tensor | None, rows: Tensor, at: int) -> Tensor:
     """Write rows into a buffer from a place on, doubling it when it is full."""
+    if buffer is None:
+        # The first rows are taken as they are; only vocabularies that grow pay for spare room.
+        return rows
     end = at + rows.shape[0]
-    if buffer is None or buffer.shape[0] < end:
-        # The first fill is exact; only vocabularies that grow pay for spare room.
-        size = end if buffer is None else max(end, 2 * buffer.shape[0])
-        grown = torch.empty(size, rows.shape[1], dtype=rows.dtype, device=rows.device)
-        if buffer is not None:
-            grown[:at] = buffer[:at]
+    if buffer.shape[0] < end:
+        grown = rows.new_empty(max(end, 2 * buffer.shape[0]), rows.shape[1])
+        grown[:at] = buffer[:at]
         buffer = grown
     # Views of older versions end before `at`, so nobody reads what is written here.
     buffer[at:end] = rows

@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -28,8 +29,8 @@ class _Part:
         self._rows = numpy.frombuffer(self._data, dtype=dtype).reshape(-1, columns)
         self._is_checked = numpy.zeros(-(-len(self._data) // BLOCK), dtype=bool)
 
-    def read(self, rows: Ints, out: Rows) -> None:
-        """Copy rows, checking the blocks that have not been touched before."""
+    def read(self, rows: Ints) -> NDArray[Any]:
+        """Return a copy of rows, checking the blocks that have not been touched before."""
         begin, end = rows * self._row_bytes, (rows + 1) * self._row_bytes - 1
         touched = numpy.unique(numpy.concatenate([begin // BLOCK, end // BLOCK]))
         if self._row_bytes > BLOCK:
@@ -37,10 +38,11 @@ class _Part:
         new = touched[~self._is_checked[touched]].tolist()
         check_blocks(self._data, self._stored.sums.files[ROWS], self._stored.folder / ROWS, new)
         self._is_checked[new] = True
-        out[:] = self._rows[rows]
+        found: NDArray[Any] = self._rows[rows]
         # Pages stay in the system's cache, but no longer count as this process's memory.
         if isinstance(self._data.obj, mmap.mmap):
             self._data.obj.madvise(mmap.MADV_DONTNEED)
+        return found
 
 
 class StoredVectors:
@@ -77,9 +79,7 @@ class StoredVectors:
             own = order[part == number]
             for begin in range(0, len(own), _TILE):
                 places = own[begin : begin + _TILE]
-                tile = numpy.empty((len(places), self._columns), dtype=numpy.float32)
-                self._part(number).read(rows[places] - self.edges[number], tile)
-                result[places] = tile
+                result[places] = self._part(number).read(rows[places] - self.edges[number])
         if self.is_tied:
             return result, result
         return result[:, : self.width], result[:, self.width :]
