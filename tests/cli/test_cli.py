@@ -333,8 +333,10 @@ def test_the_number_and_the_length_of_phrases_can_be_limited(run, model, lease_f
     assert run(*base, "--max-phrases", 5).json["stats"]["phrases"] == 5
     data = run(*base, "--sizes", "3-4", "--max-tokens", 40, *ONLY_PHRASES).json
     assert {len(piece["ids"]) for piece in data["pieces"]} <= {3, 4}
-    listed = run("phrases", lease_file, "--model", model, "--json", "--words", "--sizes", "2").json
-    words = run(*base, "--words", "--sizes", "2").json["stats"]["phrases"]
+    listed = run(
+        "phrases", lease_file, "--model", model, "--json", "--source", "words", "--sizes", "2"
+    ).json
+    words = run(*base, "--source", "words", "--sizes", "2").json["stats"]["phrases"]
     assert words == listed["total"] != run(*base, "--sizes", "2").json["stats"]["phrases"]
 
 
@@ -537,7 +539,7 @@ def test_the_listed_phrases_are_those_that_generate_would_use(run, model, lease_
 def test_phrases_can_be_limited_and_counted_in_words(run, model, lease_file):
     base = ("phrases", lease_file, "--model", model, "--json", "--limit", 0)
     assert run(*base, "--max-phrases", 7).json["total"] == 7
-    words = run(*base, "--words", "--sizes", "3-3").json
+    words = run(*base, "--source", "words", "--sizes", "3-3").json
     counts = [len(phrase["text"].split()) for phrase in words["phrases"]]
     assert len(counts) > 5 and max(counts) == 3
 

@@ -22,12 +22,14 @@ from univerb.cli.console import (
     stats_line,
 )
 from univerb.cli.loading import load_model
-from univerb.cli.options import Sizes, parse_sizes, phrase_source
+from univerb.cli.options import MinCount, Sizes, Source, SourceName, phrase_source
 from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
+from univerb.phrase import Document
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
+    from univerb.corpus.selection import Selection
     from univerb.decoding.results import Generation
     from univerb.modeling.dynamic import DynamicLM
     from univerb.sources.collection import PhraseItem
@@ -95,10 +97,9 @@ def generate(
     phrase: Annotated[
         list[str] | None, typer.Option(help="A phrase. Repeatable.", rich_help_panel=PHRASES)
     ] = None,
-    sizes: Sizes = "2-8",
-    words: Annotated[
-        bool, typer.Option(help="n-grams of words, not of tokens.", rich_help_panel=PHRASES)
-    ] = False,
+    source: Source = SourceName.tokens,
+    sizes: Sizes = None,
+    min_count: MinCount = 5,
     max_phrases: Annotated[
         int | None, typer.Option(help="Keep at most so many.", rich_help_panel=PHRASES)
     ] = None,
@@ -195,7 +196,8 @@ def generate(
     # Read before the model is loaded: a wrong path should not cost the wait.
     opened = _opened(corpus) if corpus else None
     items = _phrase_items(docs, phrases, phrase)
-    find = phrase_source(parse_sizes(sizes), words)
+    documents = [item for item in items if isinstance(item, Document)]
+    find = phrase_source(source, sizes, min_count, documents)
     text = _piped() if prompt == "-" else prompt
     if not text:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
@@ -228,9 +230,10 @@ def generate(
     lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
+    found = None
     if opened:
-        found = retrieved(lm, opened, text, k, max_phrases=max_phrases, others=others)
-        vocabulary = _together(vocabulary, found)
+        found = _selected(lm, opened, text, k, max_phrases, others)
+        vocabulary = _together(vocabulary or lm.vocabulary(), found)
         special = opened.profile_options() | {n: v for n, v in special.items() if v is not None}
     if real_time:
         if vocabulary is None:
@@ -242,7 +245,7 @@ def generate(
     result = _run(lm, given, vocabulary, options | special, echo=stream and not as_json)
     plain = _run(lm, given, None, options, echo=False) if compare else None
     if as_json:
-        print_json(result.to_dict() | ({"plain": plain.to_dict()} if plain else {}))
+        print_json(result.to_dict() | _beside(plain, found))
         return
     _show(f"{text}\n\n" if chat else text, result, plain, is_streamed=stream)
     if explain:
@@ -277,28 +280,28 @@ def _opened(folder: Path) -> "Corpus":
     return open_corpus(folder)
 
 
-def retrieved(
-    lm: "DynamicLM",
-    corpus: "Corpus",
-    query: str,
-    k: int,
-    *,
-    max_phrases: int | None = None,
-    others: bool = False,
-) -> "DynamicVocabulary":
-    """Return what a corpus has for a query, and let the model take vectors from it."""
+def _selected(
+    lm: "DynamicLM", corpus: "Corpus", query: str, k: int, max_phrases: int | None, others: bool
+) -> "Selection":
     if corpus.has_vectors:
         lm.attach(corpus)
-    return corpus.vocabulary(lm, query, k, max_phrases=max_phrases, others=others)
+    return corpus.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
 
 
-def _together(
-    first: "DynamicVocabulary | None", second: "DynamicVocabulary"
-) -> "DynamicVocabulary":
-    if first is None:
-        return second
-    first.add(second)
-    return first
+def _together(vocabulary: "DynamicVocabulary", found: "Selection") -> "DynamicVocabulary":
+    vocabulary.add(found.phrases)
+    return vocabulary
+
+
+def _beside(plain: "Generation | None", found: "Selection | None") -> dict[str, Any]:
+    """Return what JSON has besides the generation: the plain LM's, and what a corpus gave."""
+    beside: dict[str, Any] = {"plain": plain.to_dict()} if plain else {}
+    if found:
+        # Phrases that the corpus does not hold were encoded at once.
+        encoded = len(found.phrases) - found.stored
+        counts = {"chunks": len(found.hits), "stored": found.stored, "encoded": encoded}
+        beside["retrieved"] = counts
+    return beside
 
 
 def _real_time(

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.loading import load_model
-from univerb.cli.options import Sizes, parse_sizes
+from univerb.cli.options import parse_sizes
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -44,7 +44,9 @@ def index(
     overlap: Annotated[
         int, typer.Option(help="Sentences that chunks share.", rich_help_panel=CORPUS)
     ] = 0,
-    sizes: Sizes = "2-8",
+    sizes: Annotated[
+        str, typer.Option(help="Shortest and longest phrase, in tokens.", rich_help_panel=CORPUS)
+    ] = "2-8",
     min_count: Annotated[
         int, typer.Option(help="How often a phrase must occur.", rich_help_panel=CORPUS)
     ] = 2,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from univerb.cli.console import console, print_json, show_warnings
 from univerb.cli.loading import prepare_default
-from univerb.cli.options import Sizes, parse_sizes, phrase_source
+from univerb.cli.options import MinCount, Sizes, Source, SourceName, phrase_source
 from univerb.errors import ModelError, OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.phrase import Phrase
@@ -19,8 +19,9 @@ from univerb.tokenizer import Tokenizer
 
 def phrases(
     docs: Annotated[list[str], typer.Argument(help="Documents, folders, or - for stdin.")],
-    sizes: Sizes = "2-8",
-    words: Annotated[bool, typer.Option(help="n-grams of words, not of tokens.")] = False,
+    source: Source = SourceName.tokens,
+    sizes: Sizes = None,
+    min_count: MinCount = 5,
     max_phrases: Annotated[int | None, typer.Option(help="Keep at most so many.")] = None,
     limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
     model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
@@ -36,7 +37,7 @@ def phrases(
     documents = read_documents(*docs)
     tokenizer = _tokenizer(model)
     found = collect_phrases(
-        documents, tokenizer, phrase_source(parse_sizes(sizes), words), max_phrases
+        documents, tokenizer, phrase_source(source, sizes, min_count, documents), max_phrases
     )
     shown = found[: limit or None]
     if as_json:

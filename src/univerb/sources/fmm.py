@@ -5,7 +5,7 @@ segmented greedily from left to right, each time by the longest n-gram that begi
 runs of the LM's tokens, so that a match is a phrase of the LM, never half a word.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -13,10 +13,12 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, OptionError
+from univerb.phrase import Document, Phrase
 from univerb.sources.hashing import Ints, KeyIndex, Keys, RollingHash, from_zero, ranges
 from univerb.sources.mining import count_ngrams, largest_first
 from univerb.sources.ngrams import PhraseSource, checked_sizes, collect
-from univerb.sources.tokens import BREAK, DIGIT, END, LETTER, START, Run, Tokens
+from univerb.sources.tokens import BREAK, DIGIT, END, LETTER, START, Run, Tokens, tokens
+from univerb.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from daachorse import CharwiseDoubleArrayAhoCorasick
@@ -183,3 +185,33 @@ def fmm(table: FMMTable) -> PhraseSource:
         return zip(token[matches.first].tolist(), token[matches.last].tolist(), strict=True)
 
     return lambda document, tokenizer: collect(document, tokenizer, spans)
+
+
+def fmm_of(
+    documents: Sequence[Document],
+    sizes: tuple[int, int] = (2, 16),
+    min_count: int = 5,
+    cap: int | None = 1_000_000,
+) -> PhraseSource:
+    """Make a source of the longest phrases that are frequent in a support corpus.
+
+    Args:
+        documents: The support corpus, counted when the source is first used.
+        sizes: Shortest and longest phrase, in words.
+        min_count: How often one must be found.
+        cap: Keep at most so many, the most frequent first.
+
+    Returns:
+        The source.
+    """
+    checked_sizes(sizes)
+    tables: dict[str, PhraseSource] = {}
+
+    def find(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
+        key = tokenizer.fingerprint()
+        if key not in tables:
+            run = Run.joined(tokens(one, tokenizer).run() for one in documents)
+            tables[key] = fmm(FMMTable.mine(run, sizes, min_count, cap))
+        return tables[key](document, tokenizer)
+
+    return find
