@@ -1,7 +1,7 @@
 """A corpus is a function of its present documents, whatever was done to it before."""
 
 import tempfile
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy
@@ -84,7 +84,9 @@ def assert_same(changed: Corpus, fresh: Corpus, lm: DynamicLM) -> None:
     found = [c.vectors([*keys, (7, 7, 7)]) for c in (changed, fresh)]
     assert found[0][0].tolist() == found[1][0].tolist() == list(range(len(keys)))
     for side in (1, 2):
-        assert numpy.array_equal(found[0][side], found[1][side])
+        # What phrases are encoded with changes the last bits of sums.
+        atol = 2e-3 if fresh.manifest.settings.dtype == "float16" else 1e-5
+        numpy.testing.assert_allclose(found[0][side], found[1][side], atol=atol, rtol=1e-3)
     assert changed.verify() >= fresh.verify()
     number = ("documents", "chunks", "characters", "tokens", "phrase_count")
     assert all(getattr(changed.manifest, n) == getattr(fresh.manifest, n) for n in number)
@@ -173,7 +175,7 @@ def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
     texts = {document.name: document.text for document in corpus.documents()}
     stored = set(all_keys(corpus))
     chunks = [hit.chunk for hit in corpus.search(QUERY, k)]
-    with pytest.warns(match="script without spaces") if k > 3 else nothing():
+    with pytest.warns(match="script without spaces") if k > 3 else nullcontext():
         expected = [
             p
             for c in chunks
@@ -196,12 +198,6 @@ def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
                 )
     few = corpus.select(QUERY, lm.tokenizer, k, max_phrases=3).phrases
     assert few == corpus.select(QUERY, lm.tokenizer, k).phrases[:3]
-
-
-def nothing() -> Iterator[None]:
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def test_documents_that_cannot_be_told_apart_or_read_are_refused(lm, tmp_path):

@@ -99,8 +99,8 @@ def rows(matches) -> list[tuple[int, int, int]]:
 
 class TestBruteForce:
     @given(
-        st.binary(max_size=40),
-        st.binary(max_size=24),
+        st.binary(max_size=28),
+        st.binary(max_size=16),
         st.integers(2, 3),
         st.integers(0, 3),
         st.integers(1, 3),

@@ -139,9 +139,7 @@ class TestPhrasesOfACorpus:
         run = tokens(document, tokenizer()).run()
         found = mine_phrases(run, Settings(sizes=sizes, min_count=min_count))
         begins = [0, *found.ends.tolist()]
-        keys = [
-            tuple(found.tokens[a:b].tolist()) for a, b in zip(begins, begins[1:], strict=False)
-        ]
+        keys = [tuple(found.tokens[a:b].tolist()) for a, b in zip(begins, begins[1:], strict=False)]
         phrases = [p for p in ngrams(sizes)(document, tokenizer()) if len(p.sources) >= min_count]
         assert keys == sorted(p.ids for p in phrases)
         counts = {p.ids: len(p.sources) for p in phrases}

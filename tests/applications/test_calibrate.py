@@ -1,0 +1,352 @@
+"""Calibration: exact likelihoods, and a walk that counts what decoding would."""
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved, stir
+from univerb.applications import calibrate as module
+from univerb.applications.calibrate import (
+    Calibration,
+    Trial,
+    _log_likelihoods,
+    _Passage,
+    _proposals,
+    _read,
+    _walked,
+    calibrate,
+    fastest,
+    save_profile,
+)
+from univerb.applications.coverage import passages_of
+from univerb.corpus import Corpus, open_corpus
+from univerb.corpus.building import build_corpus
+from univerb.decoding.loop import generate
+from univerb.errors import DocumentError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.store.manifest import Settings
+
+BIASES = (-8.0, -1.0, 0.0, 2.5, 9.0)
+LEASE = Document(TEXT, "lease.txt")
+
+
+def make_passage(seed: int, ids: list[int], phrases: list[tuple[int, ...]]) -> _Passage:
+    """Return what a made-up LM of three tokens says about a text."""
+    torch.manual_seed(seed)
+    logits = torch.randn(len(ids), 3, dtype=torch.float64) * 2
+    scores = torch.randn(len(ids), len(phrases), dtype=torch.float64) * 2
+    return passage(ids, logits, scores, phrases)
+
+
+def passage(
+    ids: list[int], logits: Tensor, scores: Tensor, phrases: list[tuple[int, ...]]
+) -> _Passage:
+    numbers = {key: number for number, key in enumerate(phrases)}
+    top, best = logits.max(-1)
+    return _Passage(ids, logits, scores, numbers, len(ids), best.tolist(), top.tolist())
+
+
+def segmentations(ids: list[int], phrases: list[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
+    """Return all ways to write a text, as (place, unit): a token, or -1 - a phrase's number."""
+
+    def rest(place: int) -> list[list[tuple[int, int]]]:
+        if place == len(ids):
+            return [[]]
+        units = [(ids[place], 1)]
+        for number, key in enumerate(phrases):
+            if tuple(ids[place:])[: len(key)] == key:
+                units.append((-1 - number, len(key)))
+        return [[(place, unit), *more] for unit, size in units for more in rest(place + size)]
+
+    return rest(0)
+
+
+def enumerated(
+    ids: list[int], phrases: list[tuple[int, ...]], logits: Tensor, scores: Tensor, bias: float
+) -> float:
+    """Add up the probabilities of all ways to write a text."""
+    whole = torch.cat([logits, scores + bias], dim=-1).log_softmax(-1)
+    width = logits.shape[1]
+    ways = [
+        sum(whole[at, unit if unit >= 0 else width - 1 - unit].item() for at, unit in way)
+        for way in segmentations(ids, phrases)
+    ]
+    return float(torch.tensor(ways, dtype=torch.float64).logsumexp(0))
+
+
+TOKEN = st.integers(0, 2)
+IDS = st.lists(TOKEN, min_size=1, max_size=7)
+PHRASES = st.lists(st.lists(TOKEN, min_size=1, max_size=4).map(tuple), max_size=6, unique=True)
+
+
+class TestLikelihood:
+    @given(st.integers(0, 999), IDS, PHRASES)
+    @settings(max_examples=200)
+    @example(0, [1, 2], [(1, 2), (1, 2, 0)])
+    @example(0, [0] * 7, [(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0)])
+    @example(0, [1], [])
+    def test_is_the_sum_over_all_segmentations(self, seed, ids, phrases):
+        seen = make_passage(seed, ids, phrases)
+        plain, *found = _log_likelihoods(seen, BIASES).tolist()
+        expected = [enumerated(ids, phrases, seen.logits, seen.scores, bias) for bias in BIASES]
+        assert found == pytest.approx(expected, abs=1e-9)
+        own = seen.logits.log_softmax(-1)
+        assert plain == pytest.approx(sum(own[i, t].item() for i, t in enumerate(ids)), abs=1e-9)
+
+    @given(st.integers(0, 999), IDS, PHRASES)
+    def test_without_any_boldness_it_is_the_plain_one(self, seed, ids, phrases):
+        plain, shy = _log_likelihoods(make_passage(seed, ids, phrases), [-1e6]).tolist()
+        assert shy == pytest.approx(plain, abs=1e-9)
+
+    @pytest.mark.parametrize("make", [make_gpt2, make_llama])
+    @pytest.mark.parametrize("vectors", [True, False])
+    def test_on_a_model_it_is_what_its_logits_say(self, make, vectors, tmp_path):
+        lm = stir(DynamicLM.wrap(make().double(), make_tokenizer()))
+        corpus = build_corpus(
+            tmp_path / "c.uv", [LEASE], lm, Settings(min_count=1, vectors=vectors)
+        )
+        beginning, rest = "The tenant", Document(" shall have quiet")
+        found = calibrate(lm, corpus, [(beginning, rest)], biases=BIASES)
+        vocabulary = corpus.vocabulary(lm, beginning)
+        phrases = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+        prompt = lm.tokenizer.encode(beginning).ids
+        ids = lm.tokenizer.encode(beginning + rest.text).ids
+        with torch.no_grad():
+            rows = lm.forward(torch.tensor([ids]), vocabulary)[0, len(prompt) - 1 : -1]
+        logits, scores = rows[:, : lm.static_size], rows[:, lm.static_size :]
+        own = ids[len(prompt) :]
+        assert found.tokens == len(own) and len(segmentations(own, phrases)) > 2
+        scale = -1 / math.log(2) / len(rest.text.encode())
+        for bias in BIASES:
+            exact = enumerated(own, phrases, logits, scores, bias)
+            assert found.bits_per_byte[bias] == pytest.approx(exact * scale, abs=1e-9)
+        exact = enumerated(own, [], logits, scores[:, :0], 0.0)
+        assert found.plain_bits_per_byte == pytest.approx(exact * scale, abs=1e-9)
+
+    def test_a_passage_without_a_beginning_is_read_from_its_second_token_on(self):
+        lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
+        seen = _read(lm, lm.vocabulary(), "", "The tenant shall")
+        assert seen.ids == lm.tokenizer.encode("The tenant shall").ids[1:]
+        assert len(seen.logits) == len(seen.scores) == len(seen.ids)
+        assert _log_likelihoods(seen, [0.0]).isfinite().all()
+
+
+def trial(values: tuple[float, float, float, float]) -> Trial:
+    return Trial(*values)
+
+
+SOME = st.sampled_from([0.0, 0.5, 1.0])
+TRIALS = st.lists(
+    st.tuples(SOME, SOME, SOME, SOME).map(trial),
+    min_size=1,
+    unique_by=lambda one: (one.phrase_bias, one.tolerance),
+)
+
+
+class TestBest:
+    @pytest.mark.parametrize(
+        ("trials", "expected"),
+        [
+            # The fastest of those that make no more errors than the plain LM.
+            ([(0, 0.0, 1.0, 0.5), (2, 0.5, 0.7, 0.5), (4, 0.9, 0.5, 0.6)], 1),
+            # The most cautious of equals.
+            ([(4, 0.5, 0.7, 0.5), (2, 0.5, 0.7, 0.4), (0, 0.9, 0.7, 0.1)], 1),
+            # The fewest errors where all are worse.
+            ([(0, 0.5, 0.1, 0.9), (2, 0.5, 0.9, 0.6), (4, 0.5, 0.8, 0.6)], 2),
+        ],
+    )
+    def test_is_fast_and_no_worse_than_the_plain_lm(self, trials, expected):
+        assert fastest([trial(values) for values in trials], 0.5) == trials[expected]
+
+    @given(TRIALS, SOME)
+    def test_no_other_is_better(self, trials, limit):
+        chosen = fastest(trials, limit)
+        assert chosen in trials
+        good = [one for one in trials if one.error_rate <= limit]
+        if good:
+            assert chosen in good
+            assert chosen.passes_per_token == min(one.passes_per_token for one in good)
+        else:
+            assert chosen.error_rate == min(one.error_rate for one in trials)
+        assert chosen == fastest(trials[::-1], limit)
+
+
+def followed(
+    seen: _Passage, phrases: list[tuple[int, ...]], bias: float, tolerance: float
+) -> tuple[int, int]:
+    """Decode along a text as DESIGN 3 says and count passes and wrong tokens."""
+    place = passes = errors = 0
+    ids = seen.ids
+
+    def is_kept(at: int, token: int) -> bool:
+        shares = seen.logits[at].softmax(-1)
+        return bool(shares[token] >= (1 - tolerance) * shares.max() * (1 - 1e-12))
+
+    while place < len(ids):
+        allowed = [n for n, key in enumerate(phrases) if is_kept(place, key[0])]
+        chosen = max(allowed, key=lambda n: seen.scores[place, n].item(), default=None)
+        passes += 1
+        if chosen is None or seen.scores[place, chosen] + bias <= seen.logits[place].max():
+            errors += int(seen.logits[place].argmax()) != ids[place]
+            place += 1
+            continue
+        for token in phrases[chosen]:
+            if place == len(ids):
+                break
+            if not is_kept(place, token):
+                passes += 1
+                errors += int(seen.logits[place].argmax()) != ids[place]
+                place += 1
+                break
+            place += 1
+            if token != ids[place - 1]:
+                errors += 1
+                break
+    return passes, errors
+
+
+class TestWalk:
+    @given(
+        st.integers(0, 999),
+        IDS,
+        PHRASES,
+        st.sampled_from(BIASES),
+        st.sampled_from([*module.TOLERANCES, 1.0]),
+    )
+    @settings(max_examples=200)
+    @example(0, [0] * 7, [(0, 0, 1), (0, 0)], 9.0, 0.9)
+    def test_passes_and_errors_are_those_of_decoding_along_the_text(
+        self, seed, ids, phrases, bias, tolerance
+    ):
+        seen = make_passage(seed, ids, phrases)
+        found = _walked(seen, _proposals(seen, tolerance), bias)
+        assert found == followed(seen, phrases, bias, tolerance)
+        if bias == -8.0 and not phrases:
+            assert found[0] == len(ids)
+
+    @pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.9, 1.0])
+    @pytest.mark.parametrize("bias", [-8.0, 0.0, 2.0, 12.0])
+    def test_along_its_own_text_it_takes_the_passes_of_generate(self, tolerance, bias):
+        lm = stir(DynamicLM.wrap(make_llama().double(), make_tokenizer()))
+        vocabulary = lm.vocabulary([LEASE])
+        prompt = lm.tokenizer.encode("The tenant").ids
+        result = generate(
+            lm,
+            prompt,
+            vocabulary,
+            mode="unfold",
+            overshoot="allow",
+            ignore_eos=True,
+            phrase_bias=bias,
+            tolerance=tolerance,
+            max_tokens=60,
+        )
+        ids = [token for piece in result.pieces for token in piece.ids]
+        with torch.no_grad():
+            rows = lm.forward(torch.tensor([[*prompt, *ids]]), vocabulary)[0, len(prompt) - 1 : -1]
+        logits, scores = rows[:, : lm.static_size], rows[:, lm.static_size :]
+        phrases = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+        seen = passage(ids, logits, scores, phrases)
+        passes, errors = _walked(seen, _proposals(seen, tolerance), bias)
+        wrong = sum(a != b for a, b in zip(ids, seen.best, strict=True))
+        assert errors == 0 and (tolerance > 0 or wrong == 0)
+        # The last token is never read.
+        assert passes - result.stats.steps in (0, 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and a corpus as a user has them on disk."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+    saved(folder / "tiny", lm)
+    lm.model.name_or_path = str(folder / "tiny")
+    lm.save_pretrained(folder / "encoder")
+    build_corpus(folder / "c.uv", [LEASE], load(folder))
+    return folder
+
+
+@functools.cache
+def load(folder: Path) -> DynamicLM:
+    return DynamicLM.from_pretrained(str(folder / "encoder"))
+
+
+@pytest.fixture
+def corpus(folder: Path) -> Corpus:
+    (folder / "c.uv" / module.PROFILE).unlink(missing_ok=True)
+    return open_corpus(folder / "c.uv")
+
+
+class TestWhole:
+    def test_every_value_is_measured(self, folder, corpus):
+        lm = load(folder)
+        passages = passages_of([LEASE, Document(TEXT[20:], "b")], lm.tokenizer, 8, 24)
+        told: list[tuple[int, int]] = []
+        found = calibrate(lm, corpus, passages, progress=lambda *done: told.append(done))
+        assert told == [(1, 2), (2, 2)]
+        assert found.passages == 2 and found.tokens > 24
+        assert tuple(found.bits_per_byte) == module.BIASES
+        assert len(found.trials) == len(module.BIASES) * len(module.TOLERANCES)
+        assert found.best in found.trials
+        assert (found.phrase_bias, found.tolerance) == found.best[:2]
+        for one in found.trials:
+            assert 0 < one.passes_per_token <= 1 and 0 <= one.error_rate <= 1
+            # Tolerance 0 writes what the plain LM writes.
+            assert one.tolerance > 0 or one.error_rate == found.plain_error_rate
+        data = json.loads(json.dumps(found.to_dict()))
+        assert data["best"]["phrase_bias"] == found.phrase_bias
+        assert len(data["trials"]) == len(found.trials)
+
+    def test_without_held_out_text_there_is_nothing_to_measure(self, folder, corpus):
+        with pytest.raises(DocumentError, match="no held-out text"):
+            calibrate(load(folder), corpus, [])
+
+
+def calibration(phrase_bias: float, tolerance: float) -> Calibration:
+    best = Trial(phrase_bias, tolerance, 1.0, 0.5)
+    return Calibration(best, 0.5, (best,), 1.0, {}, passages=1, tokens=1)
+
+
+class TestProfile:
+    def test_is_kept_with_the_corpus(self, corpus):
+        assert corpus.profile_options() == {}
+        save_profile(corpus, calibration(phrase_bias=3.0, tolerance=0.7))
+        assert corpus.profile_options() == {"phrase_bias": 3.0, "tolerance": 0.7}
+        save_profile(corpus, calibration(phrase_bias=-2.0, tolerance=0.5))
+        assert open_corpus(corpus.folder).profile_options()["phrase_bias"] == -2.0
+        assert not list(corpus.folder.glob(f".{module.PROFILE}*"))
+
+    def test_serves_the_encoder_it_was_measured_with(self, corpus):
+        save_profile(corpus, calibration(phrase_bias=3.0, tolerance=0.7))
+        path = corpus.folder / module.PROFILE
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"encoder": "another"}))
+        assert corpus.profile_options() == {}
+
+    def test_generate_takes_it_as_options(self, folder, corpus):
+        lm = load(folder)
+        shares = []
+        for bias in (-100.0, 100.0):
+            save_profile(corpus, calibration(phrase_bias=bias, tolerance=1.0))
+            options = corpus.profile_options() | {"mode": "unfold", "max_tokens": 24}
+            result = generate(lm, "The tenant", corpus.vocabulary(lm, "The tenant"), **options)
+            shares.append(result.stats.phrase_share)
+        assert shares[0] == 0.0 and shares[1] > 0.8
+
+    def test_the_command_generate_honours_it(self, run, folder, corpus):
+        given = ["--corpus", corpus.folder, "--model", folder / "encoder", "--max-tokens", "24"]
+        given += ["--mode", "atomic", "--json"]
+        shares = []
+        for bias, own in ((-100.0, []), (100.0, []), (100.0, ["--phrase-bias", "-100"])):
+            save_profile(corpus, calibration(phrase_bias=bias, tolerance=0.5))
+            ran = run("generate", "The tenant", *given, *own)
+            assert ran.code == 0, ran.err
+            shares.append(json.loads(ran.out)["stats"]["phrase_share"])
+        assert shares[0] == shares[2] == 0.0 and shares[1] > 0.8

@@ -1,0 +1,316 @@
+"""Builds that are killed, that share their work, or that cannot write."""
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved
+from univerb.corpus import encoding, open_corpus, shards
+from univerb.corpus.building import Builder, build_corpus
+from univerb.errors import StoreError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.store import manifest, objects
+from univerb.store.manifest import Settings
+
+HOW = Settings(max_words=16, sizes=(2, 4))
+
+# One command of a user, in a process of its own. It stops at the n-th system call that brings
+# something onto the disk, and says on standard output what it computes.
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from univerb.corpus import building, encoding, shards
+from univerb.modeling.dynamic import DynamicLM
+from univerb.parallel import make_workers
+from univerb.store import objects
+from univerb.store.manifest import Settings
+from test_corpus_crash import HOW, documents
+
+def counted(module, name):
+    real = getattr(module, name)
+    def write(task, folder):
+        print(name, module.__name__.rpartition(".")[2], task.key[:8], flush=True)
+        return real(task, folder)
+    setattr(module, name, write)
+
+def main(model, folder):
+    lm = DynamicLM.from_pretrained(model)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        verb, target, last, workers, ray = line.split()
+        if os.fork() == 0 if workers == "1" and ray == "0" else True:
+            run(lm, Path(target), verb, int(last), int(workers), ray == "1")
+            if workers == "1" and ray == "0":
+                os._exit(0)
+        else:
+            os.wait()
+        print("end", flush=True)
+
+def run(lm, folder, verb, last, workers, ray):
+    shards.SHARD_CHARACTERS, encoding.BATCH = 400, 32
+    counted(shards, "_write")
+    counted(encoding, "_write")
+    left = [last]
+    def stop_at(name):
+        real = getattr(os, name)
+        def call(*args, **kwargs):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+        setattr(os, name, call)
+    for name in ("fsync", "replace", "mkdir", "rmdir", "unlink"):
+        stop_at(name)
+    pool = make_workers(workers, ray)
+    builder = building.Builder(folder, lm.tokenizer, HOW, lm=lm, workers=pool)
+    if verb == "remove":
+        builder.remove(["d1", "d4"])
+    else:
+        builder.add(documents(verb))
+    print("calls", last - left[0], flush=True)
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def documents(verb: str) -> list[Document]:
+    first = [Document(f"{TEXT} Clause {'x' * i}.", f"d{i}") for i in range(4)]
+    if verb == "build":
+        return first
+    return [
+        Document(f"{TEXT} A new clause, a new clause.", "d1"),
+        Document(f"Another text of another day. {TEXT}", "d4"),
+    ]
+
+
+class Session:
+    """A process that has loaded the model and runs commands in children of its own."""
+
+    def __init__(self, model: Path, script: Path) -> None:
+        script.write_text(DRIVER)
+        paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(model), "x"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )
+        assert self._line() == "ready"
+
+    def run(self, verb: str, folder: Path, last: int = 1 << 30, workers: int = 1, ray: int = 0):
+        """Return what was computed, and how many calls there were if it came to its end."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{verb} {folder} {last} {workers} {ray}\n")
+        self.process.stdin.flush()
+        made, calls = [], None
+        while (line := self._line()) != "end":
+            if line.startswith("calls"):
+                calls = int(line.split()[1])
+            else:
+                made.append(line)
+        return made, calls
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, "the driver died"
+        return line.strip()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return saved(folder, DynamicLM.wrap(make_gpt2(), make_tokenizer()))
+
+
+@pytest.fixture(scope="module")
+def session(model: Path, tmp_path_factory):
+    session = Session(model, tmp_path_factory.mktemp("driver") / "driver.py")
+    yield session
+    session.process.stdin.close()
+    session.process.wait(30)
+
+
+@pytest.fixture
+def lm(model: Path) -> DynamicLM:
+    return DynamicLM.from_pretrained(str(model))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["build", "append", "remove"])
+def test_killed_at_any_moment_old_or_new_is_there_and_the_rest_goes_on(session, tmp_path, verb):
+    before = [] if verb == "build" else ["build"] if verb == "append" else ["build", "append"]
+    whole = tmp_path / "whole"
+    for step in before:
+        session.run(step, whole)
+    old = content(whole) if before else {}
+    made, calls = session.run(verb, whole)
+    new = content(whole)
+    assert calls > 20 and len(made) >= (2 if verb != "remove" else 0)
+    moments = sorted(random.Random(verb).sample(range(1, calls + 1), 16))
+    for moment in moments:
+        folder = tmp_path / f"killed{moment}"
+        for name, data in old.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        first, ended = session.run(verb, folder, moment)
+        assert ended is None, "it was killed"
+        if before or (folder / "manifest.json").exists():
+            corpus = open_corpus(folder)
+            corpus.verify()
+            now = (folder / "manifest.json").read_bytes()
+            assert now in (old.get("manifest.json"), new["manifest.json"])
+        done = {path.name.partition("-")[2][:8] for path in (folder / "objects").glob("[!.]*")}
+        try:
+            second, ended = session.run(verb, folder)
+        except AssertionError:
+            pytest.fail(f"{verb} does not go on after {moment}")
+        assert not {line.split()[2] for line in second} & done, "nothing is computed again"
+        if ended is None:
+            # A removal that had been done: the second says that there is no such document.
+            assert verb == "remove"
+        assert content(folder) == new, (verb, moment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_any_number_of_workers_writes_the_same_bytes(lm, model, tmp_path, monkeypatch, workers):
+    from univerb.parallel import local_workers
+
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 400)
+    monkeypatch.setattr(encoding, "BATCH", 32)
+    folders = {}
+    for count in (1, workers):
+        pool = local_workers(count)
+        Builder(tmp_path / str(count), lm.tokenizer, HOW, lm=lm, workers=pool).add(
+            documents("build")
+        )
+        folders[count] = content(tmp_path / str(count))
+    assert folders[1] == folders[workers] and len(folders[1]) > 20
+
+
+@pytest.mark.slow
+def test_ray_writes_the_same_bytes(model, tmp_path):
+    session = Session(model, tmp_path / "driver.py")
+    session.run("build", tmp_path / "one")
+    session.run("build", tmp_path / "ray", workers=2, ray=1)
+    session.process.stdin.close()
+    session.process.wait(60)
+    assert content(tmp_path / "one") == content(tmp_path / "ray")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("place", ["sync", "save", "manifest"])
+def test_a_disk_that_fails_leaves_the_old_store(lm, tmp_path, monkeypatch, number, place):
+    build_corpus(tmp_path / "c", documents("build"), lm, HOW)
+    before = content(tmp_path / "c")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        if place == "manifest":
+            patch.setattr(manifest, "sync", fail)
+        elif place == "sync":
+            patch.setattr(objects, "sync", fail)
+        else:
+            patch.setattr(encoding.Path, "write_bytes", fail)
+        with pytest.raises(StoreError, match=os.strerror(number)):
+            build_corpus(tmp_path / "c", documents("append"), lm)
+    after = content(tmp_path / "c")
+    assert {name: after[name] for name in before} == before
+    assert open_corpus(tmp_path / "c").verify()
+    assert not [name for name in after if "/." in name], "no halves are left"
+    build_corpus(tmp_path / "c", documents("append"), lm)
+    build_corpus(tmp_path / "fresh", documents("build"), lm, HOW)
+    build_corpus(tmp_path / "fresh", documents("append"), lm)
+    assert content(tmp_path / "c") == content(tmp_path / "fresh")
+
+
+def test_a_path_that_is_a_file_or_cannot_be_made(lm, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
+        with pytest.raises(StoreError, match="cannot be written"):
+            build_corpus(folder, documents("build"), lm)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path):
+    first, second = (Builder(tmp_path / "c", lm.tokenizer, HOW, lm=lm) for _ in range(2))
+    refused: list[str] = []
+
+    def meanwhile(*_: object) -> None:
+        with pytest.raises(StoreError, match="being written by another process") as raised:
+            second.add([Document("Something else.", "other")])
+        refused.append(str(raised.value))
+
+    busy = Builder(tmp_path / "c", lm.tokenizer, HOW, lm=lm, progress=meanwhile)
+    busy.add(documents("build"))
+    assert refused
+    first.add(documents("append"))
+    second.add([Document("Something else.", "other")])
+    found = {document.name for document in open_corpus(tmp_path / "c").documents()}
+    assert found == {"d0", "d1", "d2", "d3", "d4", "other"}
+    assert open_corpus(tmp_path / "c").verify()
+    other = Builder(tmp_path / "new", lm.tokenizer, Settings(max_words=9), lm=lm)
+    Builder(tmp_path / "new", lm.tokenizer, HOW, lm=lm).add(documents("build"))
+    with pytest.raises(StoreError, match="other settings"):
+        other.add(documents("append"))
+
+
+def test_readers_in_threads_agree(lm, tmp_path):
+    corpus = build_corpus(tmp_path / "c", documents("build"), lm, HOW)
+    expected = corpus.select(TEXT, lm.tokenizer, 5).phrases
+    fresh, results = open_corpus(tmp_path / "c"), []
+
+    def read() -> None:
+        phrases = fresh.select(TEXT, lm.tokenizer, 5).phrases
+        results.append((phrases, fresh.vectors([p.ids for p in phrases])[1].sum()))
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [phrases for phrases, _ in results] == [expected] * 6
+    assert len({float(total) for _, total in results}) == 1
+
+
+def test_another_model_is_refused(lm, tmp_path):
+    corpus = build_corpus(tmp_path / "c", documents("build"), lm, HOW)
+    other = DynamicLM.wrap(make_llama(seed=3), make_tokenizer())
+    with pytest.raises(StoreError, match="another encoder"):
+        other.attach(corpus)
+    with pytest.raises(StoreError, match="another encoder"):
+        Builder(tmp_path / "c", other.tokenizer, lm=other)
+    half = DynamicLM.from_pretrained(lm.name, dtype="bfloat16")
+    with pytest.raises(StoreError, match=r"another encoder.*dtype"):
+        half.attach(corpus)
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["tenantry"])
+    strange = DynamicLM.wrap(make_gpt2(), tokenizer)
+    for use in (
+        lambda: Builder(tmp_path / "c", strange.tokenizer, lm=strange),
+        lambda: corpus.select("rent", strange.tokenizer),
+    ):
+        with pytest.raises(StoreError, match="another tokenizer"):
+            use()
+
+
