@@ -92,7 +92,7 @@ def assert_same(changed: Corpus, fresh: Corpus, lm: DynamicLM) -> None:
     assert all(getattr(changed.manifest, n) == getattr(fresh.manifest, n) for n in number)
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @given(changes, st.sampled_from([0, 1]), st.sampled_from(["float16", "float32"]))
 def test_changes_give_what_a_fresh_build_gives(lm, steps, overlap, dtype):
     how = Settings(max_words=12, overlap=overlap, sizes=(2, 5), dtype=dtype)
@@ -177,9 +177,7 @@ def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
     chunks = [hit.chunk for hit in corpus.search(QUERY, k)]
     with pytest.warns(match="script without spaces") if k > 3 else nullcontext():
         expected = [
-            p
-            for c in chunks
-            for p in ngrams(how.sizes)(Document(c.text, c.document), lm.tokenizer)
+            p for c in chunks for p in ngrams(how.sizes)(Document(c.text, c.document), lm.tokenizer)
         ]
     for others in (False, True):
         found = corpus.select(QUERY, lm.tokenizer, k, others=others)

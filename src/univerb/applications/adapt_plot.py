@@ -34,7 +34,8 @@ def plot_adaptation(
     for number, row in enumerate(rows):
         place, colour = (number - (len(rows) - 1) / 2) * width, _COLOURS[number % len(_COLOURS)]
         values = [row.all_phrases.compression, row.retrieved.compression]
-        bars = axes[0].bar([i + place for i in range(2)], values, width, color=colour)
+        places = [i + place for i in range(2)]
+        bars = axes[0].bar(places, values, width, color=colour, label=row.label)
         axes[0].bar_label(bars, fmt="%.2f", fontsize=8)
         shares = row.all_phrases.to_dict()["covered_share_by_length"]
         assert isinstance(shares, dict)
@@ -44,13 +45,13 @@ def plot_adaptation(
             [100 * shares[size] for size in sizes],
             width,
             color=colour,
-            label=row.label,
         )
     axes[0].set_xticks([0, 1], ["all phrases", "retrieved"])
+    axes[0].set_ylim(0, 1.1)
     axes[0].set_ylabel("units per base token (oracle)")
     axes[1].set_xlabel("phrase length in tokens")
     axes[1].set_ylabel("% of held-out tokens covered")
-    axes[1].legend(frameon=False)
+    axes[0].legend(frameon=False, loc="lower left", fontsize=8)
     if found:
         curve = sorted(found.bits_per_byte.items())
         axes[2].plot(*zip(*curve, strict=True), color=_COLOURS[2], marker="o", markersize=3)

@@ -69,13 +69,15 @@ class Coverage:
 def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tokenizer) -> Coverage:
     """Measure with all phrases of a corpus as candidates."""
     stored = corpus.phrases
-    total = Coverage(phrases=len(stored), passages=1)
+    total = Coverage()
     for document in documents:
         text = tokens(document, tokenizer)
         hashes = RollingHash(text.ids)
         sizes = range(corpus.manifest.settings.sizes[0], corpus.manifest.settings.sizes[1] + 1)
         known = [stored.find(text.ids, text.windows(n), n, hashes) >= 0 for n in sizes]
         _count(total, text, dict(zip(sizes, known, strict=True)))
+        total.passages += 1
+        total.phrases += len(stored)
     return total
 
 

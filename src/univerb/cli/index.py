@@ -23,6 +23,7 @@ CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
 
 
 def index(
+    context: typer.Context,
     docs: Annotated[
         list[str] | None, typer.Argument(help="Documents, folders, or - for stdin.")
     ] = None,
@@ -83,6 +84,8 @@ def index(
     show_warnings()
     if not docs and not remove:
         raise OptionError("give documents to add, or --remove with the name of one to take away.")
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"{str(output)!r} is a file; a corpus is a folder. Name another.")
     is_new = not (output / "manifest.json").is_file()
     if remove and is_new:
         raise OptionError(f"{str(output)!r} is no corpus yet, so nothing can be removed from it.")
@@ -97,7 +100,8 @@ def index(
         "vectors": vectors,
         "dtype": vector_dtype,
     }
-    settings = make_settings(given) if is_new else None
+    typed = {name: value for name, value in given.items() if _is_typed(context, name)}
+    settings = make_settings(given) if is_new else _own_settings(output, typed)
     documents = read_documents(*docs) if docs else []
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
     lm = load_model(model, dtype=dtype, offline=offline)
@@ -114,6 +118,26 @@ def index(
         manifest = builder.add(documents) if documents else manifest
     assert manifest is not None
     _show(output, manifest, as_json)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source("vector_dtype" if name == "dtype" else name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _own_settings(folder: Path, typed: dict[str, object]) -> "Settings":
+    """Return the settings of an existing corpus; ones that were typed must not differ."""
+    from univerb.corpus import open_corpus
+
+    own = open_corpus(folder).manifest.settings
+    asked = make_settings(own.model_dump() | typed)
+    if asked != own:
+        changed = [name for name in typed if getattr(asked, name) != getattr(own, name)]
+        raise OptionError(
+            f"{str(folder)!r} was built with {changed[0]} = {getattr(own, changed[0])!r}. Leave "
+            "that out to add to it, or build into another folder."
+        )
+    return own
 
 
 def make_settings(given: dict[str, object]) -> "Settings":

@@ -133,7 +133,10 @@ class StoredObject:
             data = _read_sums(self.folder)
             if hashlib.sha256(data).hexdigest() != self.entry.sha256:
                 raise corrupt(self.folder / SUMS, "is not the one that was written")
-            self._sums = _parsed(data, self.folder)
+            sums = _parsed(data, self.folder)
+            if {name: one.size for name, one in sums.files.items()} != self.entry.sizes:
+                raise corrupt(self.folder / SUMS, "names other files than the manifest")
+            self._sums = sums
         return self._sums
 
     def path(self, name: str) -> Path:

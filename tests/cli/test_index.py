@@ -1,0 +1,158 @@
+"""`univerb index`, `univerb inspect` and `--corpus`, as a user types them."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import TEXT, make_llama, make_tokenizer, saved, stir
+from univerb.cli import index as cli_index
+from univerb.corpus import open_corpus
+from univerb.modeling.dynamic import DynamicLM
+
+DEMO = Path(cli_index.__file__).parents[1] / "assets" / "demo"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+    saved(folder / "tiny", lm)
+    lm.model.name_or_path = str(folder / "tiny")
+    lm.save_pretrained(folder / "encoder")
+    return folder / "encoder"
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "lease.txt").write_text(f"{TEXT} {TEXT}")
+    (folder / "家 🙂.txt").write_text("The rent is due. The rent is due each month.")
+    return folder
+
+
+@pytest.fixture
+def index(run, model, tmp_path):
+    return functools.partial(run, "index", "--model", model, "-o", tmp_path / "c.uv")
+
+
+@pytest.fixture
+def no_model(monkeypatch) -> None:
+    """Fail as soon as a model would be loaded."""
+    monkeypatch.setattr(cli_index, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
+
+
+def test_build_append_remove_and_inspect(index, run, docs, tmp_path):
+    corpus = tmp_path / "c.uv"
+    ran = index(docs)
+    assert ran.code == 0 and "2 documents" in ran.out and "phrases" in ran.out
+    before = open_corpus(corpus).manifest
+    (docs / "new.txt").write_text("A new clause of a new lease. A new clause.")
+    data = index(docs, "--json").json
+    assert data["documents"] == 3 and data["corpus"] == str(corpus)
+    assert data["phrase_count"] > before.phrase_count and data["bytes"] > 0
+    ran = index("--remove", "new.txt", "--json")
+    assert ran.json["documents"] == 2
+    assert open_corpus(corpus).manifest.phrase_count == before.phrase_count
+    shown = run("inspect", corpus)
+    assert shown.code == 0 and "lease.txt" in shown.out and "家 🙂.txt" in shown.out
+    facts = run("inspect", corpus, "--verify", "--json", "--limit", "1").json
+    assert facts["documents"] == 2 and len(facts["documents_listed"]) == 1
+    assert facts["verified_bytes"] == facts["bytes"]["all"]
+    assert sum(facts["phrases_by_length"].values()) == facts["phrases"]
+    assert facts["settings"]["dtype"] == "float16"
+
+
+def test_a_damaged_corpus_is_found_by_inspect(index, run, docs, tmp_path):
+    index(docs)
+    path = next((tmp_path / "c.uv" / "objects").glob("vectors-*/rows.bin"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert run("inspect", tmp_path / "c.uv").code == 0
+    ran = run("inspect", tmp_path / "c.uv", "--verify")
+    assert ran.code == 1 and ran.err.startswith("error:") and "rows.bin" in ran.err
+    assert ran.err.count("\n") == 1 and not ran.out
+
+
+def test_generate_from_a_corpus(index, run, model, docs, tmp_path):
+    index(docs)
+    ran = run(
+        *("generate", "The tenant shall", "--corpus", tmp_path / "c.uv", "--model", model),
+        *("--mode", "atomic", "--phrase-bias", "900", "--max-tokens", "12", "--json"),
+    )
+    assert ran.code == 0
+    text = f"{TEXT} {TEXT}"
+    places = [s for piece in ran.json["pieces"] for s in piece.get("sources", [])]
+    assert places
+    for place in places:
+        if place["document"] == "lease.txt":
+            assert text[place["start"] : place["end"]].strip()
+
+
+def test_a_dry_run_writes_nothing_and_is_about_right(index, tmp_path):
+    cost = index(DEMO, "--dry-run", "--json").json
+    assert not (tmp_path / "c.uv").exists()
+    real = index(DEMO, "--json").json
+    assert cost["documents"] == real["documents"]
+    assert cost["characters"] == real["characters"]
+    assert real["phrase_count"] / 2 < cost["phrases"] < real["phrase_count"] * 2
+    assert real["bytes"] / 3 < cost["bytes"] < real["bytes"] * 3
+    shown = index(DEMO, "--dry-run")
+    assert "phrases" in shown.out and "on disk" in shown.out
+
+
+def test_a_dry_run_of_a_removal_is_refused_in_one_line(index, docs):
+    index(docs)
+    ran = index("--remove", "lease.txt", "--dry-run")
+    assert ran.code == 1 and ran.err.count("\n") == 1 and ran.err.startswith("error:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give documents"),
+        (["--remove", "x"], "no corpus yet"),
+        (["nowhere.txt"], "nowhere.txt"),
+        (["DOCS", "--max-words", "0"], "max_words"),
+        (["DOCS", "--sizes", "1-3"], "at least 2 tokens"),
+        (["DOCS", "--sizes", "2-99"], "sizes"),
+        (["DOCS", "--sizes", "x"], "sizes"),
+        (["DOCS", "--vector-dtype", "int8"], "dtype"),
+        (["DOCS", "--method", "bm52"], "bm52"),
+        (["DOCS", "--splitter", "rulez"], "rulez"),
+        (["DOCS", "--min-count", "0"], "min_count"),
+        (["DOCS", "--overlap", "-1"], "overlap"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_model_is_loaded(
+    index, docs, no_model, tmp_path, arguments, said
+):
+    ran = index(*(docs if one == "DOCS" else one for one in arguments))
+    assert ran.code == 1 and said in ran.err and ran.err.startswith("error:")
+    assert ran.err.count("\n") == 1 and not (tmp_path / "c.uv").exists()
+
+
+def test_an_output_that_is_a_file_and_a_name_that_is_not_there(index, docs, run, model, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    ran = run("index", docs, "--model", model, "-o", tmp_path / "file")
+    assert ran.code == 1 and "is a file" in ran.err and ran.err.count("\n") == 1
+    index(docs)
+    ran = index("--remove", "nobody.txt")
+    assert ran.code == 1 and "no document 'nobody.txt'" in ran.err
+    assert run("inspect", tmp_path / "nothing").code == 1
+    assert json.loads(index(docs, "--json").out)["documents"] == 2
+
+
+def test_settings_that_differ_from_those_of_the_corpus_are_refused(run, model, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    corpus = tmp_path / "own.uv"
+    base = ("index", tmp_path / "a.txt", "-o", corpus, "--model", model)
+    assert run(*base, "--min-count", 1).code == 0
+    assert run(*base).code == 0
+    assert run(*base, "--min-count", 1).code == 0
+    ran = run(*base, "--min-count", 3)
+    assert ran.code == 1
+    assert "min_count" in ran.err

@@ -1,0 +1,78 @@
+"""Vectors from a corpus write what vectors made at request time write."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
+from univerb.config import EncoderConfig
+from univerb.corpus.building import build_corpus
+from univerb.decoding.loop import generate
+from univerb.errors import StoreError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.store.manifest import Settings
+
+DOCUMENTS = [Document(f"{TEXT} {TEXT}", "lease"), Document("The rent is due. The rent.", "law")]
+PROMPT = "The tenant shall"
+
+
+def make_lm(heads: str = "split") -> DynamicLM:
+    return stir(DynamicLM.wrap(make_llama(), make_tokenizer(), EncoderConfig(heads=heads)))
+
+
+@pytest.mark.parametrize("mode", ["unfold", "atomic"])
+@pytest.mark.parametrize("heads", ["split", "tied"])
+def test_a_float32_store_writes_the_same(tmp_path: Path, heads: str, mode: str):
+    plain, attached = make_lm(heads), make_lm(heads)
+    corpus = build_corpus(tmp_path, DOCUMENTS, plain, Settings(dtype="float32"))
+    attached.attach(corpus)
+    attached.attach(corpus)
+    results = []
+    for lm in (plain, attached):
+        vocabulary = corpus.vocabulary(lm, PROMPT, others=True)
+        options = {"mode": mode, "phrase_bias": 8.0, "max_tokens": 24, "ignore_eos": True}
+        results.append(generate(lm, PROMPT, vocabulary, **options))
+    texts = [[(piece.text, piece.is_phrase) for piece in result.pieces] for result in results]
+    assert texts[0] == texts[1] and any(is_phrase for _, is_phrase in texts[0])
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float16", 4e-3)])
+def test_stored_vectors_are_the_encoders(tmp_path: Path, dtype, atol, monkeypatch):
+    lm = make_lm()
+    corpus = build_corpus(tmp_path, DOCUMENTS, lm, Settings(dtype=dtype))
+    phrases = corpus.select(TEXT, lm.tokenizer).phrases
+    fresh = lm.encoder.encode(phrases, lm.embeddings)
+    lm.attach(corpus)
+    monkeypatch.setattr(type(lm.encoder), "encode", None)
+    for stored, made in zip(lm.encode(phrases), fresh, strict=True):
+        torch.testing.assert_close(stored, made, atol=atol, rtol=1e-3)
+
+
+def test_a_store_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
+    lm = make_lm()
+    corpus = build_corpus(tmp_path, DOCUMENTS, lm)
+    lm.attach(corpus)
+    phrases = corpus.select(TEXT, lm.tokenizer).phrases[:9]
+    stir(lm, seed=5)
+    expected = lm.encoder.encode(phrases, lm.embeddings)
+    assert torch.equal(lm.encode(phrases).outputs, expected.outputs)
+    with pytest.raises(StoreError, match="another encoder"):
+        lm.attach(corpus)
+
+
+def test_a_store_is_never_made_of_another_stores_rounded_vectors(tmp_path: Path):
+    lm = make_lm()
+    lm.attach(build_corpus(tmp_path / "half", DOCUMENTS, lm))
+    full = build_corpus(tmp_path / "full", DOCUMENTS, lm, Settings(dtype="float32"))
+    rows = full.vectors(full.phrases.ids(numpy.arange(len(full.phrases))))[1]
+    assert (rows != rows.astype("float16").astype("float32")).any()
+
+
+def test_vectors_that_float16_cannot_hold_are_refused(tmp_path: Path):
+    lm = stir(DynamicLM.wrap(make_gpt2(), make_tokenizer()), scale=1e5)
+    with pytest.raises(StoreError, match="not finite in float16.*float32"):
+        build_corpus(tmp_path / "half", DOCUMENTS, lm)
+    assert build_corpus(tmp_path / "full", DOCUMENTS, lm, Settings(dtype="float32")).verify()
