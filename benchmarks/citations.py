@@ -91,6 +91,7 @@ def summary(rows: list[dict[str, Any]], max_tokens: int) -> dict[str, Any]:
     return {
         "what": f"{len(rows)} ASQA questions, 3 passages each, greedy, at most {max_tokens} "
         "tokens, untrained encoder",
+        "questions": len(rows),
         "citations": total["citations"],
         "spans_equal_to_source": total["exact"],
         "spans_equal_to_answer": total["shown"],
