@@ -72,8 +72,10 @@ class DynamicVocabulary:
             The id of each phrase, in the order given.
         """
         given = list(phrases)
-        for phrase in given:
-            self._check(phrase)
+        highest = max((max(phrase.ids) for phrase in given), default=0)
+        if highest >= self.static_size or min((min(p.ids) for p in given), default=0) < 0:
+            for phrase in given:
+                self._check(phrase)
         with self._lock:
             before = self._changes
             ids = [self._add(phrase) for phrase in given]

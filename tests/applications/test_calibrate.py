@@ -316,36 +316,42 @@ def calibration(phrase_bias: float, tolerance: float) -> Calibration:
 
 
 class TestProfile:
-    def test_is_kept_with_the_corpus(self, corpus):
-        assert corpus.profile_options() == {}
-        save_profile(corpus, calibration(phrase_bias=3.0, tolerance=0.7))
-        assert corpus.profile_options() == {"phrase_bias": 3.0, "tolerance": 0.7}
-        save_profile(corpus, calibration(phrase_bias=-2.0, tolerance=0.5))
-        assert open_corpus(corpus.folder).profile_options()["phrase_bias"] == -2.0
+    def test_is_kept_with_the_corpus(self, folder, corpus):
+        lm = load(folder)
+        own = lm.fingerprint()
+        assert corpus.profile_options(own) == {}
+        save_profile(corpus, lm, calibration(phrase_bias=3.0, tolerance=0.7))
+        assert corpus.profile_options(own) == {"phrase_bias": 3.0, "tolerance": 0.7}
+        assert corpus.profile_options(own, "verify") == {"phrase_bias": 3.0}
+        assert corpus.profile_options(own, "atomic") == {}
+        save_profile(corpus, lm, calibration(phrase_bias=-2.0, tolerance=0.5))
+        assert open_corpus(corpus.folder).profile_options(own)["phrase_bias"] == -2.0
         assert not list(corpus.folder.glob(f".{module.PROFILE}*"))
 
-    def test_serves_the_encoder_it_was_measured_with(self, corpus):
-        save_profile(corpus, calibration(phrase_bias=3.0, tolerance=0.7))
-        path = corpus.folder / module.PROFILE
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"encoder": "another"}))
-        assert corpus.profile_options() == {}
+    def test_serves_the_encoder_it_was_measured_with(self, folder, corpus):
+        lm = load(folder)
+        save_profile(corpus, lm, calibration(phrase_bias=3.0, tolerance=0.7))
+        assert corpus.profile_options("another") == {}
 
     def test_generate_takes_it_as_options(self, folder, corpus):
         lm = load(folder)
         shares = []
         for bias in (-100.0, 100.0):
-            save_profile(corpus, calibration(phrase_bias=bias, tolerance=1.0))
-            options = corpus.profile_options() | {"mode": "unfold", "max_tokens": 24}
+            save_profile(corpus, lm, calibration(phrase_bias=bias, tolerance=1.0))
+            options = corpus.profile_options(lm.fingerprint()) | {
+                "mode": "unfold",
+                "max_tokens": 24,
+            }
             result = generate(lm, "The tenant", corpus.vocabulary(lm, "The tenant"), **options)
             shares.append(result.stats.phrase_share)
         assert shares[0] == 0.0 and shares[1] > 0.8
 
     def test_the_command_generate_honours_it(self, run, folder, corpus):
         given = ["--corpus", corpus.folder, "--model", folder / "encoder", "--max-tokens", "24"]
-        given += ["--mode", "atomic", "--json"]
-        shares = []
+        given += ["--mode", "unfold", "--json"]
+        lm, shares = load(folder), []
         for bias, own in ((-100.0, []), (100.0, []), (100.0, ["--phrase-bias", "-100"])):
-            save_profile(corpus, calibration(phrase_bias=bias, tolerance=0.5))
+            save_profile(corpus, lm, calibration(phrase_bias=bias, tolerance=1.0))
             ran = run("generate", "The tenant", *given, *own)
             assert ran.code == 0, ran.err
             shares.append(json.loads(ran.out)["stats"]["phrase_share"])

@@ -313,3 +313,9 @@ def test_every_rendering_can_be_checked(case, style, cite):
 
 def test_a_text_without_citations_is_itself():
     assert str(CitedText("As it is.")) == "As it is."
+
+
+def test_years_and_other_long_numbers_in_brackets_are_text():
+    text = "See case [2019] and [1,000] of it."
+    assert rendered(text) == text
+    assert rendered(f"Pay [{'9' * 5000}] now.").startswith("Pay [999")

@@ -132,3 +132,11 @@ def test_killed_and_run_again_with_more_workers(run, tmp_path: Path, requests: P
     assert err.count(b"\n") == 1, "no bars and no warnings of the workers"
     assert output.read_bytes() == whole.read_bytes()
     assert not partial.exists()
+
+
+def test_the_input_is_never_replaced_by_the_answers(run, requests, model):
+    before = requests.read_text()
+    code, _, err = run(requests, "-o", requests, "--model", model, "--restart")
+    assert code == 1
+    assert "is the input too" in err
+    assert requests.read_text() == before

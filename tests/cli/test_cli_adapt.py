@@ -40,9 +40,14 @@ def test_adapt_indexes_calibrates_and_reports(run, model, domain, tmp_path):
     assert found["after"]["all_phrases"]["units_per_token"] < 0.5
     profile = json.loads((corpus / "profile.json").read_text())
     assert profile["phrase_bias"] == found["calibration"]["best"]["phrase_bias"]
-    listed = json.loads(run("inspect", corpus, "--json", "--limit", 0).out)
-    assert "09.txt" not in [one["name"] for one in listed["documents_listed"]]
-    assert listed["documents"] == 11
+    # What was held out is indexed in the end: users get all of their documents.
+    assert json.loads(run("inspect", corpus, "--json").out)["documents"] == 12
+    again = run("adapt", domain, "-o", corpus, "--model", model)
+    assert again.code == 1
+    assert "nothing would be held out" in again.err
+    assert (
+        run("generate", "The", "--corpus", corpus, "--model", model, "--mode", "verify").code == 0
+    )
 
 
 def test_the_table_names_both_sides(run, model, domain, tmp_path):

@@ -83,7 +83,7 @@ def corpus_rows(corpus, domain, citations):
     matching = "; ".join(f"{n}: {v:.0f} MB/s" for n, v in mining["matching_mb_per_s"].items())
     minutes = mining["fmm_table_of_540_mb_minutes_extrapolated"]
     units = domain["law"]["all_phrases: units per base token"]
-    cited = citations["n-grams, one-shot"]
+    count = citations["n-grams, one-shot"]["what"].split()[0]
     shares = [one["share_of_answers_with_a_citation"] for one in citations.values()]
     exact = sum(one["spans_equal_to_source"] for one in citations.values())
     total = sum(one["citations"] for one in citations.values())
@@ -108,7 +108,7 @@ def corpus_rows(corpus, domain, citations):
             " / ".join(f"{value:.2f}" for value in units.values()),
         ),
         (
-            f"ASQA, {cited['what'].split()[0]} questions x 3 prompts: citations equal to their source",
+            f"ASQA, {count} questions x 3 prompts: citations equal to their source",
             f"{exact} of {total}",
         ),
         (

@@ -93,3 +93,14 @@ def test_a_vocabulary_carries_the_sources_of_all_documents(tiny):
             assert text[span.start : span.end] == phrase.text.strip()
     shared = [p for p in vocabulary if {s.document for s in p.sources} == {"a.txt", "b.txt"}]
     assert " tenant shall pay" in [p.text for p in shared]
+
+
+def test_the_fingerprint_follows_encoder_and_embeddings(tiny):
+    first = tiny.fingerprint()
+    assert first == tiny.fingerprint()
+    with torch.no_grad():
+        tiny.embeddings.input.weight[0] += 1
+    second = tiny.fingerprint()
+    with torch.no_grad():
+        tiny.encoder.heads.bias += 1
+    assert len({first, second, tiny.fingerprint()}) == 3

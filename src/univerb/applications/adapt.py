@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from univerb.applications.calibrate import Calibration, calibrate, save_profile
@@ -12,16 +13,19 @@ from univerb.applications.coverage import (
     table_coverage,
 )
 from univerb.corpus.building import Progress, build_corpus
-from univerb.corpus.reading import Corpus
+from univerb.corpus.reading import Corpus, open_corpus
+from univerb.corpus.shards import digest
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers
 from univerb.phrase import Document
 from univerb.retrieval.chunks import chunked
-from univerb.store.manifest import Settings
+from univerb.store.manifest import MANIFEST, Settings
 from univerb.tokenizer import Tokenizer
 
 _EVERY = 10
+_EACH = 16
+"""Passages of one held-out document."""
 _MOST = 50
 
 
@@ -80,7 +84,8 @@ def adapt(
         lm: The model; it is not trained.
         documents: Text of the domain.
         folder: Where the corpus goes.
-        held_out: Text of the domain that is not indexed; by default a tenth of the documents.
+        held_out: Text of the domain that is not indexed. By default a tenth of the documents, which
+            is set apart while it is measured and indexed afterwards.
         before: A corpus to compare with; by default no phrases at all.
         settings: How to build the corpus.
         k: From how many chunks a passage takes its phrases.
@@ -92,8 +97,10 @@ def adapt(
         The corpus and the figures. The calibrated values are kept with the corpus.
     """
     indexed, kept_out = (documents, held_out) if held_out else split_held_out(documents)
-    corpus = build_corpus(folder, indexed, lm, settings, workers=workers, progress=progress)
-    passages = passages_of(kept_out, lm.tokenizer, limit=limit)
+    _check_unknown(folder, held_out or documents)
+    build = partial(build_corpus, folder, lm=lm, workers=workers, progress=progress)
+    corpus = build(documents=indexed, settings=settings)
+    passages = passages_of(kept_out, lm.tokenizer, limit=limit, each=_EACH)
     if not passages:
         raise DocumentError(
             "the held-out text has no passage of more than 33 tokens. Give more: --held-out FILE."
@@ -102,11 +109,15 @@ def adapt(
     if corpus.has_vectors:
         tell = _stage(progress, "calibration")
         found = calibrate(lm, corpus, passages, k, progress=tell)
-        save_profile(corpus, found)
-    first = measured("before", before, kept_out, lm.tokenizer, k, limit)
-    return Adaptation(
-        corpus, found, first, measured("after", corpus, kept_out, lm.tokenizer, k, limit)
-    )
+        save_profile(corpus, lm, found)
+    rows = [
+        measured(label, one, kept_out, lm.tokenizer, k, limit)
+        for label, one in (("before", before), ("after", corpus))
+    ]
+    if not held_out:
+        # It was set apart for the measurement only: users get all of their documents.
+        corpus = build(documents=documents)
+    return Adaptation(corpus, found, *rows)
 
 
 def measured(
@@ -130,7 +141,7 @@ def measured(
     Returns:
         Oracle compression and coverage.
     """
-    passages = passages_of(held_out, tokenizer, limit=limit)
+    passages = passages_of(held_out, tokenizer, limit=limit, each=_EACH)
     if corpus is None:
         rests = [rest for _, rest in passages]
         return Measured(label, *(_plain(texts, tokenizer) for texts in (held_out, rests)))
@@ -165,6 +176,21 @@ def split_held_out(
         raise DocumentError("there is too little text to hold some out. Give --held-out FILE.")
     kept = [Document(d.text[:at] if at else d.text, d.name) for d, at in cut]
     return kept, [Document(d.text[at:], f"{d.name}#held-out") for d, at in long]
+
+
+def _check_unknown(folder: str | Path, held_out: Sequence[Document]) -> None:
+    """Refuse to measure on text that the corpus has already."""
+    path = Path(folder).expanduser()
+    if not (path / MANIFEST).is_file():
+        return
+    listed = open_corpus(path).listed()
+    names, digests = ({one[key] for one in listed} for key in ("name", "digest"))
+    for document in held_out:
+        if document.name in names or digest(document.text) in digests:
+            raise DocumentError(
+                f"{document.name!r} is in {str(path)!r} already, so nothing would be held out. "
+                "Give other text with --held-out, or a new folder."
+            )
 
 
 def _tenth(document: Document) -> int:

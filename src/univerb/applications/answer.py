@@ -140,7 +140,7 @@ def answer(
 
     def encode(passages: Sequence[Chunk]) -> list[int]:
         asked = question_prompt(question, passages, shots)
-        prompt = without_special(asked, lm.hf_tokenizer.all_special_tokens)
+        prompt = without_special(asked, map(str, lm.hf_tokenizer.added_tokens_decoder.values()))
         return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
 
     # The last position is for the first token of the answer.

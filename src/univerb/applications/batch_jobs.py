@@ -74,7 +74,9 @@ class Settings:
         if self.corpus:
             from univerb.corpus import open_corpus
 
-            known["corpus"] = open_corpus(self.corpus).manifest.model_dump_json()
+            opened = open_corpus(self.corpus)
+            known["corpus"] = opened.manifest.model_dump_json()
+            known["profile"] = str(opened.profile())
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -114,6 +116,8 @@ def run_batch(
         OptionError: If the input is no batch file, or the output belongs to something else.
     """
     report = progress or (lambda done, total: None)
+    if source.resolve() == output.resolve():
+        raise OptionError(f"{str(output)!r} is the input too. Write the answers elsewhere.")
     data = _read(source)
     lines = read_lines(data, str(source))
     header = {
@@ -219,6 +223,9 @@ def _prepare(
         query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
+        own = shared.profile_options(lm.fingerprint(), decoding.mode)
+        unset = {name: value for name, value in own.items() if getattr(decoding, name) is None}
+        decoding = dataclasses.replace(decoding, **unset)
     return _Request(line, body, prompt, decoding, phrases)
 
 
@@ -248,7 +255,8 @@ def _shared(settings: Settings) -> "_Phrases | Corpus":
         from univerb.corpus import open_corpus
 
         corpus = open_corpus(settings.corpus)
-        _load(settings.model, settings.device, settings.dtype).attach(corpus)
+        if corpus.has_vectors:
+            _load(settings.model, settings.device, settings.dtype).attach(corpus)
         return corpus
     if not settings.docs:
         return _Phrases(None, ())

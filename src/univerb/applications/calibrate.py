@@ -194,10 +194,10 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
     return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.phrase_bias))
 
 
-def save_profile(corpus: Corpus, found: Calibration) -> None:
+def save_profile(corpus: Corpus, lm: DynamicLM, found: Calibration) -> None:
     """Keep the values with the corpus, so that `generate` and `answer` use them with it."""
     profile = CorpusProfile(
-        encoder=corpus.fingerprint, phrase_bias=found.phrase_bias, tolerance=found.tolerance
+        encoder=lm.fingerprint(), phrase_bias=found.phrase_bias, tolerance=found.tolerance
     )
     draft = corpus.folder / f".{PROFILE}.{os.getpid()}"
     draft.write_text(profile.model_dump_json(indent=2), encoding="utf-8")

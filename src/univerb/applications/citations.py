@@ -24,8 +24,9 @@ Cite = Literal["best", "all"]
 """Which of the passages that have a phrase are cited."""
 
 _PER_SENTENCE = 3
-# A marker that the LM typed, or the beginning of one where the text was cut off.
-_TYPED = re.compile(r"[ \t]*\[(\d+(?:\s*,\s*\d+)*)\]|[ \t]*\[[\d,\s]*\Z")
+# A marker that the LM typed, or the beginning of one where the text was cut off. Longer numbers in
+# brackets, such as years, are text.
+_TYPED = re.compile(r"(?<![ \t])[ \t]*(?:\[(\d{1,2}(?:, ?\d{1,2}){0,8})\]|\[[\d, ]{0,9}\Z)")
 _FINAL = re.compile(r"[.!?…。！？]+[\"'”’»)]*\Z")
 
 

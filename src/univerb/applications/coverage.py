@@ -118,15 +118,17 @@ def passages_of(
     prefix: int = 32,
     length: int = 128,
     limit: int | None = None,
+    each: int = 1,
 ) -> list[tuple[str, Document]]:
     """Cut held-out text into beginnings and what follows (METHOD D.1).
 
     Args:
-        documents: Each gives one passage: its first tokens, if it has more than `prefix`.
+        documents: Each gives passages from its beginning on, if it has more tokens than `prefix`.
         tokenizer: The LM's.
         prefix: Tokens of the beginning.
         length: Tokens that follow, at most.
         limit: At most so many passages, taken evenly.
+        each: At most so many passages of one document.
 
     Returns:
         Pairs of beginning and rest.
@@ -136,23 +138,25 @@ def passages_of(
     """
     if prefix < 1 or length < 1:
         raise OptionError(f"prefix is {prefix} and length is {length}; give at least 1 token each.")
-    found = list(_passages(documents, tokenizer, prefix, length))
+    found = list(_passages(documents, tokenizer, prefix, length, each))
     if limit is None or len(found) <= limit:
         return found
     return [found[i * len(found) // limit] for i in range(limit)]
 
 
 def _passages(
-    documents: Iterable[Document], tokenizer: Tokenizer, prefix: int, length: int
+    documents: Iterable[Document], tokenizer: Tokenizer, prefix: int, length: int, each: int
 ) -> Iterator[tuple[str, Document]]:
     for document in documents:
         # Enough characters for any tokenizer, so that a book is not read for its first page.
-        text = document.text[: 16 * (prefix + length)]
+        text = document.text[: 16 * each * (prefix + length)]
         offsets = tokenizer.encode(text).offsets
-        if len(offsets) > prefix:
-            cut, end = offsets[prefix - 1][1], offsets[: prefix + length][-1][1]
-            if text[cut:end].strip():
-                yield text[:cut], Document(text[cut:end], document.name)
+        for first in range(0, each * (prefix + length), prefix + length):
+            own = offsets[first : first + prefix + length]
+            if len(own) > prefix:
+                begin, cut, end = own[0][0], own[prefix - 1][1], own[-1][1]
+                if text[begin:cut].strip() and text[cut:end].strip():
+                    yield text[begin:cut], Document(text[cut:end], document.name)
 
 
 def _among(keys: set[tuple[int, ...]], text: Tokens, size: int) -> Flags:

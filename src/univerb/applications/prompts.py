@@ -50,7 +50,7 @@ def without_special(text: str, special: Iterable[str]) -> str:
         The text, in which none of them stands any more.
     """
     for token in sorted(special, key=len, reverse=True):
-        text = text.replace(token, f"{token[:1]} {token[1:]}")
+        text = text.replace(token, f"{token[:1]} {token[1:]}" if len(token) > 1 else " ")
     return text
 
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from univerb.cli.console import console, escape, note_untrained, print_json, show_warnings
+from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.index import make_settings, told_progress
 from univerb.cli.loading import load_model
+from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.applications.adapt import Adaptation, Measured
     from univerb.applications.calibrate import Calibration
 
+_FEW = 1000
 HeldOut = Annotated[
     list[str] | None,
     typer.Option("--held-out", help="Text of the domain that is not indexed. Repeatable."),
@@ -52,6 +54,8 @@ def adapt(
     from univerb.sources.files import read_documents
 
     show_warnings()
+    if report:
+        _make_folder(report)
     settings = make_settings({"max_phrases": max_phrases, "vectors": vectors})
     documents = read_documents(*docs)
     kept_out = read_documents(*held_out) if held_out else None
@@ -104,17 +108,30 @@ def show_calibration(found: "Calibration") -> None:
     best = found.best
     console.print(
         f"phrase_bias [bold]{best.phrase_bias:g}[/], tolerance [bold]{best.tolerance:g}[/]: "
-        f"{best.passes_per_token:.2f} passes per token, {best.error_rate:.1%} of them not the "
-        f"text's [dim](plain LM {found.plain_error_rate:.1%}; {found.passages} passages, "
+        f"{best.passes_per_token:.2f} passes per token, {best.error_rate:.1%} of the tokens other "
+        f"than the text's [dim](plain LM {found.plain_error_rate:.1%}; {found.passages} passages, "
         f"{found.tokens} tokens; bits per byte {found.bits_per_byte[best.phrase_bias]:.3f}, "
         f"plain {found.plain_bits_per_byte:.3f}, best {min(found.bits_per_byte.values()):.3f})[/]"
     )
+    if found.tokens < _FEW:
+        errors.print(
+            f"[yellow]note:[/] {found.tokens} tokens are few to calibrate on. Give more text with "
+            "--held-out, and run `univerb calibrate`."
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"--report {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
+        ) from error
 
 
 def _write_report(folder: Path, result: "Adaptation") -> None:
     from univerb.applications.adapt_plot import plot_adaptation
 
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result.to_dict(), indent=2)
     (folder / "adapt.json").write_text(text + "\n", encoding="utf-8")
     plot_adaptation(folder / "adapt.png", [result.before, result.after], result.calibration)

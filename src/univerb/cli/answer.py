@@ -157,7 +157,8 @@ def answer(
     lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
     note_untrained(lm)
     if corpus:
-        options = documents.profile_options() | {n: v for n, v in options.items() if v is not None}
+        own = documents.profile_options(lm.fingerprint(), options["mode"])
+        options = own | {n: v for n, v in options.items() if v is not None}
         if documents.has_vectors:
             lm.attach(documents)
     from univerb.applications.answer import answer as answer_from

@@ -35,10 +35,10 @@ def calibrate(
     from univerb.applications.calibrate import save_profile
     from univerb.applications.coverage import passages_of
 
-    chosen = passages_of(documents, lm.tokenizer, limit=passages)
+    chosen = passages_of(documents, lm.tokenizer, limit=passages, each=16)
     with told_progress() as tell:
         found = run(lm, opened, chosen, k, progress=lambda d, n: tell("calibration", d, n))
-    save_profile(opened, found)
+    save_profile(opened, lm, found)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from univerb.cli.console import (
     console,
+    errors,
     note_untrained,
     piece_text,
     pieces_text,
@@ -194,7 +195,8 @@ def generate(
     if prompt == "-" and "-" in (docs or []):
         raise OptionError("standard input can be the prompt or a document, not both.")
     # Read before the model is loaded: a wrong path should not cost the wait.
-    opened = _opened(corpus) if corpus else None
+    has_source = source is not SourceName.tokens or sizes is not None
+    opened = _opened(corpus, has_unused=has_source and not docs) if corpus else None
     items = _phrase_items(docs, phrases, phrase)
     documents = [item for item in items if isinstance(item, Document)]
     find = phrase_source(source, sizes, min_count, documents)
@@ -234,7 +236,9 @@ def generate(
     if opened:
         found = _selected(lm, opened, text, k, max_phrases, others)
         vocabulary = _together(vocabulary or lm.vocabulary(), found)
-        special = opened.profile_options() | {n: v for n, v in special.items() if v is not None}
+        special = opened.profile_options(lm.fingerprint(), special["mode"]) | {
+            n: v for n, v in special.items() if v is not None
+        }
     if real_time:
         if vocabulary is None:
             raise OptionError(
@@ -274,9 +278,11 @@ def _phrase_items(
     return items + (read_phrase_list(listed) if listed else []) + (own or [])
 
 
-def _opened(folder: Path) -> "Corpus":
+def _opened(folder: Path, has_unused: bool) -> "Corpus":
     from univerb.corpus import open_corpus
 
+    if has_unused:
+        raise OptionError("--source and --sizes are for --docs; a corpus has its own phrases.")
     return open_corpus(folder)
 
 
@@ -285,7 +291,12 @@ def _selected(
 ) -> "Selection":
     if corpus.has_vectors:
         lm.attach(corpus)
-    return corpus.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
+    found = corpus.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
+    if not found.phrases:
+        errors.print(
+            "[yellow]note:[/] the corpus has nothing for this prompt; no phrases are used."
+        )
+    return found
 
 
 def _together(vocabulary: "DynamicVocabulary", found: "Selection") -> "DynamicVocabulary":

@@ -17,6 +17,7 @@ from univerb.locations import DEFAULT_MODEL
 if TYPE_CHECKING:
     from univerb.corpus.building import Progress as Told
     from univerb.corpus.estimating import Estimate
+    from univerb.phrase import Document
     from univerb.store.manifest import Manifest, Settings
 
 CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
@@ -60,6 +61,10 @@ def index(
     vector_dtype: Annotated[
         str, typer.Option(help="float16 or float32.", rich_help_panel=CORPUS)
     ] = "float16",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Documents may take the place of others with their names."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate size and time, build nothing.")
     ] = False,
@@ -103,6 +108,8 @@ def index(
     typed = {name: value for name, value in given.items() if _is_typed(context, name)}
     settings = make_settings(given) if is_new else _own_settings(output, typed)
     documents = read_documents(*docs) if docs else []
+    if not is_new and not replace:
+        _check_names(output, documents)
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
     lm = load_model(model, dtype=dtype, offline=offline)
     from univerb.corpus.building import Builder
@@ -123,6 +130,21 @@ def index(
 def _is_typed(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source("vector_dtype" if name == "dtype" else name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_names(folder: Path, documents: "list[Document]") -> None:
+    """Refuse documents that would take the place of others unasked."""
+    from univerb.corpus import open_corpus
+    from univerb.corpus.shards import digest
+
+    known = {one["name"]: one["digest"] for one in open_corpus(folder).listed()}
+    other = [d.name for d in documents if known.get(d.name, digest(d.text)) != digest(d.text)]
+    if other:
+        raise OptionError(
+            f"{len(other)} documents have names that the corpus has for other texts, such as "
+            f"{other[0]!r}. Give --replace if they are newer versions; if they are other "
+            "documents, index their parent folder, so that names tell them apart."
+        )
 
 
 def _own_settings(folder: Path, typed: dict[str, object]) -> "Settings":

@@ -43,6 +43,7 @@ Progress = Callable[[str, int, int], None]
 """Told the stage, how many parts of it are done, and how many there are."""
 
 _LOCK = "lock"
+_OBJECT = re.compile(r"\.?(shard|index|phrases|vectors)-[0-9a-f]{32}(\.|$)")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,7 +71,8 @@ class Builder:
         workers: Workers | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.folder = Path(folder).expanduser()
+        # Absolute: workers may stand in other folders.
+        self.folder = Path(folder).expanduser().resolve()
         self._tokenizer = tokenizer
         self._lm = lm
         self._workers = workers or local_workers()
@@ -82,7 +84,13 @@ class Builder:
             raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
 
     def _opened(self) -> Corpus | None:
-        return open_corpus(self.folder) if (self.folder / MANIFEST).is_file() else None
+        if (self.folder / MANIFEST).is_file():
+            return open_corpus(self.folder)
+        # A build that was interrupted left its lock; anything else is somebody's own.
+        is_used = self.folder.is_dir() and any(self.folder.iterdir())
+        if is_used and not (self.folder / _LOCK).is_file():
+            raise StoreError(f"{str(self.folder)!r} is not empty and no corpus. Name a new folder.")
+        return None
 
     def _settled(self, given: Settings | None) -> Settings:
         if self._old is None:
@@ -143,7 +151,7 @@ class Builder:
                 )
             if gone == known:
                 raise DocumentError("no document would be left. Delete the folder instead.")
-            return self._commit(list(self._kept(gone)))
+            return self._commit(list(self._kept(gone)), keeps_old=False)
 
     def _kept(self, gone: set[str]) -> Iterator[ShardTask | ObjectEntry]:
         """Yield the old shards, those with documents that go made anew without them."""
@@ -160,13 +168,24 @@ class Builder:
             self._root, tuple(documents), self.settings, self._tokenizer.to_json(), special
         )
 
-    def _commit(self, parts: Sequence[ShardTask | ObjectEntry]) -> Manifest:
+    def _commit(self, parts: Sequence[ShardTask | ObjectEntry], keeps_old: bool = True) -> Manifest:
+        """Make a new version the present one.
+
+        Args:
+            parts: Its shards, or what they are to be made of.
+            keeps_old: Leave the version before on disk, for those who have it open, until the
+                next change.
+
+        Returns:
+            The new version.
+        """
         tasks = [part for part in parts if isinstance(part, ShardTask)]
         made = iter(self._run("documents", make_shard, tasks))
         entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
         manifest = self._derived(entries)
         write_manifest(self.folder, manifest)
-        self._sweep(manifest)
+        before = self._old.manifest.entries() if self._old and keeps_old else []
+        self._sweep(manifest, *before)
         self._old = open_corpus(self.folder)
         return manifest
 
@@ -241,11 +260,11 @@ class Builder:
                 self._tell(stage, done, len(tasks))
                 yield result
 
-    def _sweep(self, manifest: Manifest) -> None:
-        """Delete what no longer belongs to the corpus."""
-        names = {entry.name for entry in manifest.entries()}
+    def _sweep(self, manifest: Manifest, *others: ObjectEntry) -> None:
+        """Delete the objects, also unfinished ones, that no longer belong to the corpus."""
+        names = {entry.name for entry in (*manifest.entries(), *others)}
         for path in self._root.iterdir():
-            if path.name not in names:
+            if path.name not in names and _OBJECT.match(path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager

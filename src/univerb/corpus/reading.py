@@ -154,25 +154,31 @@ class Corpus:
         places = numpy.flatnonzero(rows != NO_ROW)
         return places, *self._vectors.read(rows[places])
 
-    def profile_options(self) -> dict[str, float]:
+    def profile(self) -> CorpusProfile | None:
+        """Return what `univerb calibrate` found, or None if it did not run."""
+        path = self.folder / PROFILE
+        try:
+            return CorpusProfile.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise corrupt(path, "cannot be read") from error
+
+    def profile_options(self, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
         """Return the decoding options that `univerb calibrate` found for this corpus, if it ran.
+
+        Args:
+            fingerprint: The encoder's that is to be used.
+            mode: The decode mode, if one was asked for: they were found for `unfold`.
 
         Returns:
             `phrase_bias` and `tolerance`; nothing if they were found for another encoder.
-
-        Raises:
-            CorruptStoreError: If the file with them cannot be read.
         """
-        path = self.folder / PROFILE
-        try:
-            profile = CorpusProfile.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
+        profile = self.profile()
+        if profile is None or profile.encoder != fingerprint or mode == "atomic":
             return {}
-        except (OSError, ValidationError) as error:
-            raise corrupt(path, "cannot be read") from error
-        if profile.encoder != self.manifest.encoder:
-            return {}
-        return profile.model_dump(include={"phrase_bias", "tolerance"})
+        names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
+        return profile.model_dump(include=names)
 
     def listed(self) -> list[dict[str, Any]]:
         """Return name, digest and number of characters of all documents."""

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy
 import tokenizers
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from univerb.phrase import Document
 from univerb.retrieval.base import Chunk, Features
@@ -24,7 +26,7 @@ from univerb.retrieval.sentences import splitter_named
 from univerb.sources.hashing import from_zero
 from univerb.sources.tokens import Run, tokens
 from univerb.store.manifest import Settings
-from univerb.store.objects import ObjectEntry, StoredObject, write_object
+from univerb.store.objects import ObjectEntry, StoredObject, corrupt, write_object
 from univerb.tokenizer import Tokenizer
 
 SHARD_CHARACTERS = 4_000_000
@@ -131,6 +133,15 @@ def byte_places(text: str) -> NDArray[numpy.int64]:
     return from_zero(numpy.cumsum(sizes))
 
 
+class _Listed(TypedDict):
+    name: str
+    digest: str
+    characters: int
+
+
+_LISTED = TypeAdapter(list[_Listed])
+
+
 @lru_cache(maxsize=4)
 def _tokenizer(json_text: str, special_ids: tuple[int, ...]) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(json_text), special_ids)
@@ -158,8 +169,10 @@ class Shard:
     def listed(self) -> list[dict[str, Any]]:
         """Name, digest and number of characters of each document."""
         path = self._stored.path("documents.json")
-        listed: list[dict[str, Any]] = json.loads(path.read_bytes())
-        return listed
+        try:
+            return [dict(one) for one in _LISTED.validate_json(path.read_bytes())]
+        except ValidationError as error:
+            raise corrupt(path, "does not list documents") from error
 
     @property
     def chunks(self) -> NDArray[numpy.int64]:

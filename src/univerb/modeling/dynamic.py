@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy
 import torch
@@ -62,7 +62,7 @@ class VectorSource(Protocol):
 
     def vectors(
         self, keys: Sequence[tuple[int, ...]]
-    ) -> tuple[NDArray[numpy.int64], NDArray[numpy.float32], NDArray[numpy.float32]]:
+    ) -> tuple[NDArray[numpy.int64], NDArray[Any], NDArray[Any]]:
         """Return which phrases it has, as places in `keys`, and their two kinds of vectors."""
         ...
 
@@ -85,7 +85,11 @@ class DynamicLM:
         self.hf_tokenizer = hf_tokenizer
         self.encoder = encoder
         self.profile = profile
-        self.tokenizer = Tokenizer(hf_tokenizer.backend_tokenizer, hf_tokenizer.all_special_ids)
+        added = hf_tokenizer.added_tokens_decoder.items()
+        special = [token_id for token_id, token in added if token.special]
+        self.tokenizer = Tokenizer(
+            hf_tokenizer.backend_tokenizer, [*hf_tokenizer.all_special_ids, *special]
+        )
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
         self._tables: weakref.WeakKeyDictionary[DynamicVocabulary, PhraseTable] = (
             weakref.WeakKeyDictionary()
@@ -261,7 +265,8 @@ class DynamicLM:
 
     def _stamp(self) -> int:
         # Training changes parameters in place and counts it: rows of older ones are stale.
-        return sum(parameter._version for parameter in self.encoder.parameters())
+        rows = (self.embeddings.input.weight, self.embeddings.output_weight)
+        return sum(tensor._version for tensor in (*self.encoder.parameters(), *rows))
 
     @property
     def width(self) -> int:

@@ -5,15 +5,17 @@ whole. Its list of checksums is covered by a hash that the manifest keeps; block
 they are first touched, everything by `verify`.
 """
 
+import errno
 import hashlib
 import json
 import mmap
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -22,11 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from univerb.errors import CorruptStoreError
 
 SUMS = "sums.json"
-BLOCK = 1 << 14
+BLOCK = 1 << 12
 """Bytes that one checksum covers: little to read for a single row, few sums to keep."""
 _MAX_SUMS = 1 << 28
 
 Write = Callable[[Path], None]
+FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=256)]
+"""A path below the object's folder: no way leads out of it."""
 
 
 class FileSums(BaseModel):
@@ -45,7 +49,7 @@ class ObjectSums(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    files: dict[str, FileSums]
+    files: dict[FileName, FileSums]
 
 
 class ObjectEntry(BaseModel):
@@ -56,7 +60,7 @@ class ObjectEntry(BaseModel):
     name: str = Field(pattern=r"^[a-z]+-[0-9a-f]{32}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Of the object's list of checksums."""
-    sizes: dict[str, int]
+    sizes: dict[FileName, int]
     """Of its files, checked when the store is opened."""
 
 
@@ -74,16 +78,18 @@ def write_object(root: Path, kind: str, key: str, write: Write) -> ObjectEntry:
     """
     final = root / f"{kind}-{key[:32]}"
     if not final.is_dir():
-        draft = root / f".{final.name}.{os.getpid()}"
-        shutil.rmtree(draft, ignore_errors=True)
+        # Workers on other machines may have the same process id.
+        draft = root / f".{final.name}.{uuid.uuid4().hex}"
         draft.mkdir(parents=True)
         try:
             _fill(draft, write)
             os.replace(draft, final)
-        except BaseException:
+        except BaseException as error:
             # Where the disk is full, half an object must not keep it so.
             shutil.rmtree(draft, ignore_errors=True)
-            raise
+            is_there = isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if not (is_there and final.is_dir()):
+                raise
         sync(root)
     return entry_of(final)
 
@@ -122,7 +128,9 @@ class StoredObject:
             try:
                 found = path.stat().st_size
             except OSError as error:
-                raise corrupt(path, "is missing") from error
+                raise corrupt(
+                    path, "is missing, or the corpus was changed while it was open: open it again"
+                ) from error
             if found != size:
                 raise corrupt(path, f"has {found} bytes instead of {size}")
 

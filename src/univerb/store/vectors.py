@@ -14,7 +14,7 @@ from univerb.store.objects import BLOCK, StoredObject, check_blocks, corrupt
 ROWS = "rows.bin"
 _TILE = 2048
 
-Rows = NDArray[numpy.float32]
+Rows = NDArray[Any]
 
 
 class _Part:
@@ -70,9 +70,9 @@ class StoredVectors:
             rows: Row numbers, in any order.
 
         Returns:
-            Two arrays of 32-bit floats, one row for each number.
+            Two arrays of the type that is stored, one row for each number.
         """
-        result = numpy.empty((len(rows), self._columns), dtype=numpy.float32)
+        result = numpy.empty((len(rows), self._columns), dtype=self._dtype)
         order = numpy.argsort(rows, kind="stable")
         part = numpy.searchsorted(self.edges, rows[order], side="right") - 1
         for number in numpy.unique(part).tolist():
