@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy
 import torch
+from transformers.utils import logging
 
 from univerb.corpus.mining import MinedPhrases
 from univerb.errors import StoreError
@@ -118,6 +119,8 @@ def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> 
 
 def _model(task: EncodeTask) -> DynamicLM:
     if task.fingerprint not in _loaded:
+        # A worker's own bars would run through those of the build.
+        logging.disable_progress_bar()
         lm = DynamicLM.from_pretrained(task.model, dtype=task.lm_dtype)
         if lm.fingerprint() != task.fingerprint:
             raise StoreError(
