@@ -10,6 +10,7 @@ from rich.table import Table
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.index import make_settings, told_progress
 from univerb.cli.loading import load_model
+from univerb.cli.options import AsJson, Dtype, Model, Offline
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -43,10 +44,10 @@ def adapt(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Work on Ray.")] = False,
     ray_address: Annotated[str | None, typer.Option(help="A running Ray cluster.")] = None,
-    model: Annotated[str, typer.Option(help="A folder, a Hub id, or the default.")] = DEFAULT_MODEL,
-    dtype: Annotated[str, typer.Option()] = "float32",
-    offline: Annotated[bool | None, typer.Option(help="Never contact the Hub.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: Model = DEFAULT_MODEL,
+    dtype: Dtype = "float32",
+    offline: Offline = None,
+    as_json: AsJson = False,
 ) -> None:
     """Adapt to a domain without training: index its text, calibrate, measure before and after."""
     from univerb.corpus import open_corpus

@@ -15,8 +15,24 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.generate import DECODING, MODEL, OUTPUT, ModeName
 from univerb.cli.loading import load_model
+from univerb.cli.options import (
+    DECODING,
+    OUTPUT,
+    AsJson,
+    Device,
+    Dtype,
+    MaxTokens,
+    Mode,
+    Model,
+    Offline,
+    PhraseBias,
+    Seed,
+    Temperature,
+    Threads,
+    Tolerance,
+    TopP,
+)
 from univerb.errors import OptionError, PromptError
 from univerb.locations import DEFAULT_MODEL
 
@@ -100,41 +116,19 @@ def answer(
             help="Use the chat template; by default if there is one.", rich_help_panel=DECODING
         ),
     ] = None,
-    max_tokens: Annotated[
-        int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)
-    ] = 300,
-    mode: Annotated[
-        ModeName | None,
-        typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
-            rich_help_panel=DECODING,
-        ),
-    ] = None,
-    phrase_bias: Annotated[
-        float | None,
-        typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(rich_help_panel=DECODING)] = 0,
-    model: Annotated[
-        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
-    ] = DEFAULT_MODEL,
-    device: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "cpu",
-    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
-    threads: Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)] = None,
-    offline: Annotated[
-        bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
-    ] = False,
+    max_tokens: MaxTokens = 300,
+    mode: Mode = None,
+    tolerance: Tolerance = None,
+    phrase_bias: PhraseBias = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    model: Model = DEFAULT_MODEL,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    threads: Threads = None,
+    offline: Offline = None,
+    as_json: AsJson = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page to this file.", rich_help_panel=OUTPUT)
     ] = None,

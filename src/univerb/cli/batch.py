@@ -8,8 +8,20 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from univerb.cli.console import errors, escape, show_warnings
-from univerb.cli.generate import DECODING, MODEL, PHRASES, ModeName
 from univerb.cli.loading import prepare_default
+from univerb.cli.options import (
+    PHRASES,
+    Device,
+    Dtype,
+    MaxTokens,
+    Mode,
+    Model,
+    PhraseBias,
+    Seed,
+    Temperature,
+    Tolerance,
+    TopP,
+)
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
@@ -60,34 +72,16 @@ def batch(
             "--restart", help="Drop what an earlier run has left.", rich_help_panel=WORKERS
         ),
     ] = False,
-    max_tokens: Annotated[
-        int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)
-    ] = 128,
-    mode: Annotated[
-        ModeName | None,
-        typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
-            rich_help_panel=DECODING,
-        ),
-    ] = None,
-    phrase_bias: Annotated[
-        float | None,
-        typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(rich_help_panel=DECODING)] = 0,
-    model: Annotated[
-        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
-    ] = DEFAULT_MODEL,
-    device: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "cpu",
-    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
+    max_tokens: MaxTokens = 128,
+    mode: Mode = None,
+    tolerance: Tolerance = None,
+    phrase_bias: PhraseBias = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    model: Model = DEFAULT_MODEL,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
 ) -> None:
     """Answer a file of requests. A job that was stopped goes on where it was: run it again.
 

@@ -9,6 +9,7 @@ from univerb.cli.adapt import Chunks, Passages, show_calibration
 from univerb.cli.console import note_untrained, print_json, show_warnings
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
+from univerb.cli.options import AsJson, Dtype, Model, Offline
 from univerb.locations import DEFAULT_MODEL
 
 
@@ -17,10 +18,10 @@ def calibrate(
     docs: Annotated[list[str], typer.Argument(help="Held-out text: files or folders.")],
     k: Chunks = 32,
     passages: Passages = 32,
-    model: Annotated[str, typer.Option(help="A folder, a Hub id, or the default.")] = DEFAULT_MODEL,
-    dtype: Annotated[str, typer.Option()] = "float32",
-    offline: Annotated[bool | None, typer.Option(help="Never contact the Hub.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: Model = DEFAULT_MODEL,
+    dtype: Dtype = "float32",
+    offline: Offline = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find phrase_bias and tolerance on held-out text and keep them with the corpus."""
     from univerb.corpus import open_corpus

@@ -23,7 +23,29 @@ from univerb.cli.console import (
     stats_line,
 )
 from univerb.cli.loading import load_model
-from univerb.cli.options import MinCount, Sizes, Source, SourceName, phrase_source
+from univerb.cli.options import (
+    DECODING,
+    OUTPUT,
+    PHRASES,
+    AsJson,
+    Device,
+    Dtype,
+    MaxTokens,
+    MinCount,
+    Mode,
+    Model,
+    Offline,
+    PhraseBias,
+    Seed,
+    Sizes,
+    Source,
+    SourceName,
+    Temperature,
+    Threads,
+    Tolerance,
+    TopP,
+    phrase_source,
+)
 from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
 from univerb.phrase import Document
@@ -35,14 +57,6 @@ if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
     from univerb.sources.collection import PhraseItem
     from univerb.vocabulary import DynamicVocabulary
-
-
-class ModeName(StrEnum):
-    """The decode modes."""
-
-    atomic = "atomic"
-    unfold = "unfold"
-    verify = "verify"
 
 
 class Overshoot(StrEnum):
@@ -57,9 +71,6 @@ class Positions(StrEnum):
 
     unit = "unit"
     token = "token"
-
-
-PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
 
 
 def generate(
@@ -117,31 +128,15 @@ def generate(
             rich_help_panel=PHRASES,
         ),
     ] = False,
-    max_tokens: Annotated[
-        int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)
-    ] = 128,
-    mode: Annotated[
-        ModeName | None,
-        typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
-            rich_help_panel=DECODING,
-        ),
-    ] = None,
-    phrase_bias: Annotated[
-        float | None,
-        typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
+    max_tokens: MaxTokens = 128,
+    mode: Mode = None,
+    tolerance: Tolerance = None,
+    phrase_bias: PhraseBias = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
     top_k: Annotated[int, typer.Option(help="0 keeps all.", rich_help_panel=DECODING)] = 0,
     repetition_penalty: Annotated[float, typer.Option(rich_help_panel=DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(rich_help_panel=DECODING)] = 0,
+    seed: Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop here. Repeatable.", rich_help_panel=DECODING)
     ] = None,
@@ -163,18 +158,12 @@ def generate(
         bool,
         typer.Option(help="Cut a prompt that is too long from the left.", rich_help_panel=DECODING),
     ] = False,
-    model: Annotated[
-        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
-    ] = DEFAULT_MODEL,
-    device: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "cpu",
-    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
-    threads: Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)] = None,
-    offline: Annotated[
-        bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
-    ] = False,
+    model: Model = DEFAULT_MODEL,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    threads: Threads = None,
+    offline: Offline = None,
+    as_json: AsJson = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="Print pieces as they come.", rich_help_panel=OUTPUT)
     ] = False,

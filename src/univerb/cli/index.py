@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.loading import load_model
-from univerb.cli.options import parse_sizes
+from univerb.cli.options import AsJson, Dtype, Model, Offline, parse_sizes
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -73,14 +73,10 @@ def index(
     ray_address: Annotated[
         str | None, typer.Option(help="A running Ray cluster.", rich_help_panel=WORK)
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
-    ] = DEFAULT_MODEL,
-    dtype: Annotated[str, typer.Option(rich_help_panel=MODEL)] = "float32",
-    offline: Annotated[
-        bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: Model = DEFAULT_MODEL,
+    dtype: Dtype = "float32",
+    offline: Offline = None,
+    as_json: AsJson = False,
 ) -> None:
     """Build a corpus once: retrieval index, phrases and their vectors. Adds to an existing one."""
     from univerb.parallel import make_workers

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from univerb.sources.ngrams import PhraseSource
 
 
+PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
+
+
 class SourceName(StrEnum):
     """Ways to find the phrases of documents."""
 
@@ -20,6 +23,14 @@ class SourceName(StrEnum):
     words = "words"
     fmm = "fmm"
     parsed = "parsed"
+
+
+class ModeName(StrEnum):
+    """The decode modes."""
+
+    atomic = "atomic"
+    unfold = "unfold"
+    verify = "verify"
 
 
 _OWN_SIZES = {
@@ -32,19 +43,49 @@ Sizes = Annotated[
     str | None,
     typer.Option(
         help="Shortest and longest phrase, such as 2-8: words for words and fmm, else tokens.",
-        rich_help_panel="Phrases",
+        rich_help_panel=PHRASES,
     ),
 ]
 Source = Annotated[
     SourceName,
     typer.Option(
         help="All n-grams of tokens or of words, the longest frequent ones (fmm), or a parser's.",
-        rich_help_panel="Phrases",
+        rich_help_panel=PHRASES,
     ),
 ]
 MinCount = Annotated[
     int,
-    typer.Option(min=1, help="fmm: how often a phrase must occur.", rich_help_panel="Phrases"),
+    typer.Option(min=1, help="fmm: how often a phrase must occur.", rich_help_panel=PHRASES),
+]
+
+MaxTokens = Annotated[int, typer.Option(help="Budget in base tokens.", rich_help_panel=DECODING)]
+Mode = Annotated[
+    ModeName | None,
+    typer.Option(help="By default as the model's profile says.", rich_help_panel=DECODING),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        help="unfold: how far below the LM's best a phrase's token may be, 0 to 1.",
+        rich_help_panel=DECODING,
+    ),
+]
+PhraseBias = Annotated[
+    float | None,
+    typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
+]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)]
+TopP = Annotated[float, typer.Option(rich_help_panel=DECODING)]
+Seed = Annotated[int, typer.Option(rich_help_panel=DECODING)]
+Model = Annotated[
+    str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
+]
+Device = Annotated[str, typer.Option(rich_help_panel=MODEL)]
+Dtype = Annotated[str, typer.Option(rich_help_panel=MODEL)]
+Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)]
+Offline = Annotated[bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
 ]
 
 

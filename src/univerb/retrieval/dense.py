@@ -31,8 +31,29 @@ _FILE = "vectors.npy"
 _MAX_TOKENS = 256  # Of a text, as in the protocol; a chunk of 128 words has fewer.
 
 
+class _ByVectors:
+    """Ranks texts by vectors; how a text becomes one is its subclasses' own."""
+
+    __slots__ = ()
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """Return the texts' vectors; how many are encoded together may change the last digit."""
+        return {"vectors": self._encode(texts)}
+
+    def index(self, shards: Sequence[Features]) -> "VectorIndex":
+        """Put the vectors of all texts together."""
+        return VectorIndex(_joined(shards), self._encode)
+
+    def load(self, folder: Path) -> "VectorIndex":
+        """Open an index that was saved, memory-mapped until it is first searched."""
+        return VectorIndex(_read(folder), self._encode)
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(_ByVectors):
     """Ranks texts by the vectors of a transformer encoder in a folder."""
 
     folder: str | Path
@@ -55,18 +76,6 @@ class Dense:
         pooling = "" if self.pooling == "auto" else f"({self.pooling})"
         return f"dense{pooling}:{Path(self.folder).resolve()}"
 
-    def features(self, texts: Sequence[str]) -> Features:
-        """Return the texts' vectors; how many are encoded together may change the last digit."""
-        return {"vectors": self._encode(texts)}
-
-    def index(self, shards: Sequence[Features]) -> "VectorIndex":
-        """Put the vectors of all texts together."""
-        return VectorIndex(_joined(shards), self._encode)
-
-    def load(self, folder: Path) -> "VectorIndex":
-        """Open an index that was saved, memory-mapped until it is first searched."""
-        return VectorIndex(_read(folder), self._encode)
-
     def _encode(self, texts: Sequence[str]) -> Vectors:
         encoder = _transformer(Path(self.folder).resolve(), self.pooling)
         parts = [encoder(texts[i : i + self.batch]) for i in range(0, len(texts), self.batch)]
@@ -74,7 +83,7 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
-class Static:
+class Static(_ByVectors):
     """Ranks texts by the mean of static word vectors: no network runs, so it is fast."""
 
     folder: str | Path
@@ -84,18 +93,6 @@ class Static:
     def name(self) -> str:
         """The method and the model's folder."""
         return f"static:{Path(self.folder).resolve()}"
-
-    def features(self, texts: Sequence[str]) -> Features:
-        """Return the texts' vectors."""
-        return {"vectors": self._encode(texts)}
-
-    def index(self, shards: Sequence[Features]) -> "VectorIndex":
-        """Put the vectors of all texts together."""
-        return VectorIndex(_joined(shards), self._encode)
-
-    def load(self, folder: Path) -> "VectorIndex":
-        """Open an index that was saved, memory-mapped until it is first searched."""
-        return VectorIndex(_read(folder), self._encode)
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         encoder = _static(Path(self.folder).resolve())
