@@ -78,7 +78,9 @@ class DynamicVocabulary:
                 self._check(phrase)
         with self._lock:
             before = self._changes
-            ids = [self._add(phrase) for phrase in given]
+            index = {phrase.ids: place for place, phrase in enumerate(given)}
+            is_plain = not self._phrases and len(index) == len(given)
+            ids = self._fill(given, index) if is_plain else [self._add(p) for p in given]
             self.version += self._changes > before
         return ids
 
@@ -166,6 +168,16 @@ class DynamicVocabulary:
                 f"phrase {phrase.text!r} has ids {phrase.ids}, but |V| is {self.static_size}. "
                 "It was made with another model's tokenizer; make it with this model's."
             )
+
+    def _fill(self, phrases: list[Phrase], index: dict[tuple[int, ...], int]) -> list[int]:
+        """Take in the first phrases, all different, at once: a request brings thousands."""
+        self._active.extend(b"\1" * len(phrases))
+        self._weights.extend(phrase.weight for phrase in phrases)
+        self._last_used.extend([self._clock] * len(phrases))
+        self._phrases.extend(phrases)
+        self._index = index
+        self._changes += len(phrases)
+        return list(range(self.static_size, self.static_size + len(phrases)))
 
     def _add(self, phrase: Phrase) -> int:
         index = self._index.get(phrase.ids, len(self._phrases))

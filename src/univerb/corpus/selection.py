@@ -70,15 +70,16 @@ def select_phrases(
     counts = numpy.diff(begins, append=len(number))
     ranked = numpy.argsort(-(size[begins] - 1) * counts, kind="stable")[:max_phrases]
     spans = _spans(hits, text, first, size)
-    # Chunks that share sentences show one place twice.
-    distinct = dict.fromkeys if _overlap(hits) else list[Span]
     ids = text.ids.tolist()
-    chosen = zip(
-        *(c[ranked].tolist() for c in (begins, counts, size[begins], first[begins])), strict=True
-    )
-    groups = [(tuple(ids[f : f + n]), tuple(distinct(spans[b : b + c]))) for b, c, n, f in chosen]
-    texts = tokenizer.decode_all([key for key, _ in groups])
-    phrases = [Phrase(key, t, places) for (key, places), t in zip(groups, texts, strict=True)]
+    columns = (begins, counts, size[begins], first[begins])
+    chosen = list(zip(*(column[ranked].tolist() for column in columns), strict=True))
+    keys = [tuple(ids[at : at + n]) for _, _, n, at in chosen]
+    places = [tuple(spans[begin : begin + count]) for begin, count, _, _ in chosen]
+    if _overlap(hits):
+        # Chunks that share sentences show one place twice.
+        places = [tuple(dict.fromkeys(own)) for own in places]
+    texts = tokenizer.decode_all(keys)
+    phrases = [Phrase(*parts) for parts in zip(keys, texts, places, strict=True)]
     is_stored = number[begins][ranked] < len(stored)
     return Selection(list(hits), phrases, int(is_stored.sum()))
 
