@@ -1,9 +1,11 @@
 """Tiny real models built in code: a byte-level BPE, a tied GPT-2 and an untied Llama."""
 
+import fcntl
 import io
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,3 +184,11 @@ def run(monkeypatch, capfd) -> Iterator[Any]:
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def one_ray() -> Iterator[None]:
+    """Let one test at a time start Ray: two on two cores starve each other."""
+    with open(Path(tempfile.gettempdir()) / "univerb-tests-ray.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

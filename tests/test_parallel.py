@@ -285,6 +285,7 @@ RAY = """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_ray_gives_what_local_workers_give_and_hears_nobody_else():
     environment = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
     ran = start(RAY, environment=environment)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import tokenizers
+from tokenizers.decoders import ByteLevel
 
 # How SentencePiece vocabularies spell a byte of a character that has no token of its own.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -40,6 +41,10 @@ class Tokenizer:
         self._anchor = self.encode("a").ids
         self._anchor_text = self._decode(self._anchor)
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
+        # Byte-level without a normalizer: what ids spell is the text they were made of.
+        decoder = self._rust.decoder
+        self.is_exact = self._rust.normalizer is None and isinstance(decoder, ByteLevel)
+        self._spaced: dict[int, bool] = {}
         self._fingerprint: str | None = None
         self._byte_ids = frozenset(i for token, i in vocabulary.items() if _BYTE.fullmatch(token))
 
@@ -101,6 +106,12 @@ class Tokenizer:
         behind = [[*self._anchor, *ids] for ids in many]
         texts = self._rust.decode_batch(behind, skip_special_tokens=False)
         return [text.removeprefix(self._anchor_text) for text in texts]
+
+    def has_space(self, token: int) -> bool:
+        """Tell whether a token's text begins with a space."""
+        if token not in self._spaced:
+            self._spaced[token] = self.decode([token]).startswith(" ")
+        return self._spaced[token]
 
     def stream(self) -> "TextStream":
         """Start turning ids into text piece by piece."""

@@ -447,6 +447,7 @@ def test_two_runs_do_not_write_the_same_output(tmp_path, model):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_ray_writes_the_same_bytes(tmp_path, model):
     source = write(tmp_path / "in.jsonl", mixed(24))
     run_batch(source, tmp_path / "local.jsonl", Settings(model=str(model)), local_workers())

@@ -206,6 +206,7 @@ def test_any_number_of_workers_writes_the_same_bytes(lm, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_ray_writes_the_same_bytes(model, tmp_path):
     session = Session(model, tmp_path / "driver.py")
     session.run("build", tmp_path / "one")

@@ -78,7 +78,7 @@ def select_phrases(
     if _overlap(hits):
         # Chunks that share sentences show one place twice.
         places = [tuple(dict.fromkeys(own)) for own in places]
-    texts = tokenizer.decode_all(keys)
+    texts = _texts(text, tokenizer, keys, first[begins][ranked])
     phrases = [Phrase(*parts) for parts in zip(keys, texts, places, strict=True)]
     is_stored = number[begins][ranked] < len(stored)
     return Selection(list(hits), phrases, int(is_stored.sum()))
@@ -118,6 +118,17 @@ def _with_others(
         number = base + KeyIndex(seen[-1]).find(keys)
         parts.append(_Found(number, first, numpy.full(len(first), size)))
     return _Found(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _texts(
+    text: Tokens, tokenizer: Tokenizer, keys: Sequence[tuple[int, ...]], first: Ints
+) -> list[str]:
+    """Return what phrases spell; where tokens are the text itself, it need not be decoded."""
+    if not tokenizer.is_exact:
+        return tokenizer.decode_all(keys)
+    last = first + numpy.array([len(key) - 1 for key in keys], dtype=numpy.int64)
+    edges = zip(keys, text.visible[first].tolist(), text.end[last].tolist(), strict=True)
+    return [" " * tokenizer.has_space(k[0]) + text.text[a:b] for k, a, b in edges]
 
 
 def _overlap(hits: Sequence[Hit]) -> bool:

@@ -196,15 +196,21 @@ def _transformer(folder: Path, pooling: Pooling) -> Encoder:
     from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder
 
     _check_folder(folder, "an encoder")
-    local = {"trust_remote_code": False, "local_files_only": True}
     try:
-        config = AutoConfig.from_pretrained(folder, **local)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         # AutoModel takes every DPR folder for a question encoder and leaves its weights random.
         is_context = "DPRContextEncoder" in (config.architectures or [])
         model, info = (DPRContextEncoder if is_context else AutoModel).from_pretrained(
-            folder, config=config, use_safetensors=True, output_loading_info=True, **local
+            folder,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            local_files_only=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
     except Exception as error:  # transformers raises whatever its parts do
         raise _unreadable(folder, error) from error
     kind = _pooling_of(folder, config) if pooling == "auto" else pooling
