@@ -11,6 +11,7 @@ from univerb.errors import ModelError, ModelMissing, OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, is_offline, locate
 from univerb.modeling.default_model import ensure_default
 
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -153,3 +154,38 @@ def _read_object(path: Path) -> dict[str, object]:
 def _first_line(error: Exception) -> str:
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line[:200].rstrip(".") + "."
+
+
+def check_usable(model: PreTrainedModel, tokenizer: HFTokenizer) -> None:
+    """Refuse a model or a tokenizer that phrases cannot be put beside."""
+    name = model.name_or_path or type(model).__name__
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelError(
+            f"the tokenizer of {name!r} is not a fast one; univerb needs character offsets. "
+            "Load it with AutoTokenizer and a tokenizer.json."
+        )
+    config = model.config.get_text_config()
+    is_other = getattr(model, "_is_stateful", False) or config.is_encoder_decoder
+    if model.get_output_embeddings() is None or is_other:
+        raise ModelError(
+            f"{name!r} is not a causal Transformer with an output layer and a KV cache. "
+            "Use AutoModelForCausalLM with a decoder-only Transformer."
+        )
+    # Soft-capping or scaling after the output layer: by its settings, and by what it does.
+    settings = [getattr(config, name, None) for name in _LOGIT_SETTINGS]
+    if any(value not in (None, 0, 1) for value in settings) or not _ends_with_output_layer(model):
+        raise ModelError(
+            f"{name!r} changes its logits after the output layer (soft-capping or scaling), so "
+            "phrase logits would be on another scale. Use a backbone without it."
+        )
+
+
+def _ends_with_output_layer(model: PreTrainedModel) -> bool:
+    if model.training:
+        return True  # dropout would make any two passes differ
+    with torch.inference_mode():
+        probe = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+        hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
+        apart = model.get_output_embeddings()(hidden)
+        whole = model(input_ids=probe, use_cache=False).logits
+    return torch.allclose(apart, whole, atol=1e-4, rtol=1e-3)

@@ -17,13 +17,12 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import (
     CheckpointError,
-    ModelError,
     PhraseError,
     PromptError,
     VocabularyError,
 )
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
-from univerb.modeling.backbones import load_backbone
+from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.checkpoint import (
     CARD,
     WEIGHTS,
@@ -44,8 +43,6 @@ from univerb.vocabulary import DynamicVocabulary
 UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 """An untrained output head scores a phrase as its first token minus 3; the bias lets it be
 proposed, and the tolerance leaves the rest to the LM."""
-
-_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class VectorSource(Protocol):
@@ -123,7 +120,7 @@ class DynamicLM:
         Raises:
             ModelError: If the model or tokenizer cannot be used.
         """
-        _check_usable(model, tokenizer)
+        check_usable(model, tokenizer)
         if not isinstance(encoder, PhraseEncoder):
             encoder = PhraseEncoder.from_backbone(model, encoder)
         default = Profile() if encoder.config.trained_steps else UNTRAINED_PROFILE
@@ -165,7 +162,7 @@ class DynamicLM:
         model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
         if folder is None:
             return cls.wrap(model, tokenizer)
-        _check_usable(model, tokenizer)
+        check_usable(model, tokenizer)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
         loaded = cls(model, tokenizer, encoder, profile)
@@ -392,37 +389,3 @@ def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
         static_size=model.get_output_embeddings().weight.shape[0],
         tokenizer=tokenizer.fingerprint(),
     )
-
-
-def _check_usable(model: PreTrainedModel, tokenizer: HFTokenizer) -> None:
-    name = model.name_or_path or type(model).__name__
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise ModelError(
-            f"the tokenizer of {name!r} is not a fast one; univerb needs character offsets. "
-            "Load it with AutoTokenizer and a tokenizer.json."
-        )
-    config = model.config.get_text_config()
-    is_other = getattr(model, "_is_stateful", False) or config.is_encoder_decoder
-    if model.get_output_embeddings() is None or is_other:
-        raise ModelError(
-            f"{name!r} is not a causal Transformer with an output layer and a KV cache. "
-            "Use AutoModelForCausalLM with a decoder-only Transformer."
-        )
-    # Soft-capping or scaling after the output layer: by its settings, and by what it does.
-    settings = [getattr(config, name, None) for name in _LOGIT_SETTINGS]
-    if any(value not in (None, 0, 1) for value in settings) or not _ends_with_output_layer(model):
-        raise ModelError(
-            f"{name!r} changes its logits after the output layer (soft-capping or scaling), so "
-            "phrase logits would be on another scale. Use a backbone without it."
-        )
-
-
-def _ends_with_output_layer(model: PreTrainedModel) -> bool:
-    if model.training:
-        return True  # dropout would make any two passes differ
-    with torch.inference_mode():
-        probe = torch.zeros(1, 2, dtype=torch.long, device=model.device)
-        hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
-        apart = model.get_output_embeddings()(hidden)
-        whole = model(input_ids=probe, use_cache=False).logits
-    return torch.allclose(apart, whole, atol=1e-4, rtol=1e-3)
