@@ -106,7 +106,8 @@ def corpus_rows(corpus, domain, citations):
             f"{minutes:.0f} min",
         ),
         (
-            f"request on {request['stored_phrases']:,} stored phrases: top-32, phrases, vectors",
+            f"warm request on {request['stored_phrases']:,} stored phrases, median: top-32 chunks, "
+            "their phrases and vectors",
             f"{request['total_ms'][0]:.0f} ms",
         ),
         ("opening that corpus", f"{request['open_ms']:.0f} ms"),

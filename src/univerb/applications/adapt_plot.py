@@ -51,7 +51,8 @@ def plot_adaptation(
     axes[0].set_ylabel("units per base token (oracle)")
     axes[1].set_xlabel("phrase length in tokens")
     axes[1].set_ylabel("% of held-out tokens covered")
-    axes[0].legend(frameon=False, loc="lower left", fontsize=8)
+    # Bars of nothing have no colour of their own: the legend takes those of the first panel.
+    axes[1].legend(*axes[0].get_legend_handles_labels(), frameon=False)
     if found:
         curve = sorted(found.bits_per_byte.items())
         axes[2].plot(*zip(*curve, strict=True), color=_COLOURS[2], marker="o", markersize=3)
