@@ -141,6 +141,14 @@ def saved(folder: Path, lm: DynamicLM) -> Path:
     return folder
 
 
+def saved_encoder(folder: Path, model: PreTrainedModel | None = None) -> Path:
+    """Save a tiny backbone and a stirred encoder for it, and return the encoder's folder."""
+    lm = stir(DynamicLM.wrap(model or make_llama(), make_tokenizer()))
+    lm.model.name_or_path = str(saved(folder / "tiny", lm))
+    lm.save_pretrained(folder / "encoder")
+    return folder / "encoder"
+
+
 def stir(lm: DynamicLM, seed: int = 1, scale: float = 0.15) -> DynamicLM:
     """Give an untrained split head random weights, so that phrases differ and get chosen."""
     torch.manual_seed(seed)

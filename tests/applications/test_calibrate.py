@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved, stir
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.applications import calibrate as module
 from univerb.applications.calibrate import (
     Calibration,
@@ -266,10 +266,7 @@ class TestWalk:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model and a corpus as a user has them on disk."""
     folder = tmp_path_factory.mktemp("calibrate")
-    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
-    saved(folder / "tiny", lm)
-    lm.model.name_or_path = str(folder / "tiny")
-    lm.save_pretrained(folder / "encoder")
+    saved_encoder(folder)
     build_corpus(folder / "c.uv", [LEASE], load(folder))
     return folder
 

@@ -5,18 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TEXT, make_llama, make_tokenizer, saved, stir
-from univerb.modeling.dynamic import DynamicLM
+from conftest import TEXT, saved_encoder
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("adapt")
-    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
-    saved(folder / "tiny", lm)
-    lm.model.name_or_path = str(folder / "tiny")
-    lm.save_pretrained(folder / "encoder")
-    return folder / "encoder"
+    return saved_encoder(folder)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conftest import TEXT, make_llama, make_tokenizer, saved, stir
+from conftest import TEXT, make_llama, saved_encoder
 from univerb.cli import answer as cli_answer
 from univerb.corpus.building import build_corpus
 from univerb.modeling.dynamic import DynamicLM
@@ -29,11 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("answer")
     backbone = make_llama()
     backbone.config.max_position_embeddings = 4096
-    lm = stir(DynamicLM.wrap(backbone, make_tokenizer()))
-    saved(folder / "tiny", lm)
-    lm.model.name_or_path = str(folder / "tiny")
-    lm.save_pretrained(folder / "encoder")
-    return folder / "encoder"
+    return saved_encoder(folder, backbone)
 
 
 @pytest.fixture

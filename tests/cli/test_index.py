@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TEXT, make_llama, make_tokenizer, saved, stir
+from conftest import TEXT, saved_encoder
 from univerb.cli import index as cli_index
 from univerb.corpus import open_corpus
-from univerb.modeling.dynamic import DynamicLM
 
 DEMO = Path(cli_index.__file__).parents[1] / "assets" / "demo"
 
@@ -17,11 +16,7 @@ DEMO = Path(cli_index.__file__).parents[1] / "assets" / "demo"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("index")
-    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
-    saved(folder / "tiny", lm)
-    lm.model.name_or_path = str(folder / "tiny")
-    lm.save_pretrained(folder / "encoder")
-    return folder / "encoder"
+    return saved_encoder(folder)
 
 
 @pytest.fixture

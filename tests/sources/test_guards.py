@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.sources.guards import Guards, is_number, is_unspaced, is_word_boundary
+from univerb.sources.guards import Guards, is_number, is_unspaced
+from univerb.sources.tokens import word_boundaries
 
 SPECIAL = frozenset({0})
 CASES = {
@@ -78,32 +79,32 @@ class TestUnspaced:
 class TestWordBoundary:
     @given(st.text(min_size=1))
     def test_the_ends_of_a_text_are_boundaries(self, text: str) -> None:
-        assert is_word_boundary(text, 0)
-        assert is_word_boundary(text, len(text))
+        assert word_boundaries(text)[0]
+        assert word_boundaries(text)[len(text)]
 
     @pytest.mark.parametrize("letters", SPACED)
     def test_there_is_none_inside_a_word(self, letters: str) -> None:
-        assert not any(is_word_boundary(letters, i) for i in range(1, len(letters)))
+        assert not any(word_boundaries(letters)[i] for i in range(1, len(letters)))
 
     @given(st.text(LATIN, min_size=1), st.sampled_from(' .,;!?()"\t–…'), st.text(LATIN, min_size=1))
     def test_words_end_at_spaces_and_punctuation(self, left: str, mark: str, right: str) -> None:
         text = left + mark + right
-        found = [i for i in range(len(text) + 1) if is_word_boundary(text, i)]
+        found = [i for i in range(len(text) + 1) if word_boundaries(text)[i]]
         assert found == [0, len(left), len(left) + 1, len(text)]
 
     def test_each_character_of_an_unspaced_script_is_a_word(self) -> None:
-        assert all(is_word_boundary("東京a都", i) for i in range(5))
+        assert all(word_boundaries("東京a都")[i] for i in range(5))
 
     def test_an_accent_belongs_to_the_letter_before_it(self) -> None:
         text = "re\u0301sume\u0301"
-        assert not any(is_word_boundary(text, i) for i in range(1, len(text)))
+        assert not any(word_boundaries(text)[i] for i in range(1, len(text)))
 
     @pytest.mark.parametrize("word", ["हिन्दी", "भाषा", "தமிழ்", "বাংলা"])
     def test_vowel_signs_do_not_cut_a_word(self, word: str) -> None:
-        assert not any(is_word_boundary(word, i) for i in range(1, len(word)))
+        assert not any(word_boundaries(word)[i] for i in range(1, len(word)))
 
     @pytest.mark.parametrize("text, sign", [("วันนี้", "ั"), ("ភាសា", "ា"), ("マ\u309a", "\u309a")])
     def test_a_mark_is_never_cut_from_its_letter_in_unspaced_scripts(
         self, text: str, sign: str
     ) -> None:
-        assert not is_word_boundary(text, text.index(sign))
+        assert not word_boundaries(text)[text.index(sign)]

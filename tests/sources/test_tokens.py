@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,13 +18,34 @@ from tokenizers import Regex, normalizers
 from conftest import EOS, TEXT, make_tokenizer
 from univerb.errors import DocumentError
 from univerb.phrase import Document
-from univerb.sources.guards import Guards, is_word_boundary
+from univerb.sources.guards import Guards, is_unspaced
 from univerb.sources.tokens import BREAK, DIGIT, END, LETTER, START, Run, Tokens, tokens
 from univerb.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = sorted(set(TEXT.split()) | {"a"})
+
+
+def is_word_boundary(text: str, position: int) -> bool:
+    """Tell whether a word may begin or end at a position of a text."""
+    if position <= 0 or position >= len(text):
+        return True
+    before, after = text[position - 1], text[position]
+    if _is_mark(after):
+        return False
+    if is_unspaced(before) or is_unspaced(after):
+        return True
+    return not (_in_word(before) and _in_word(after))
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or _is_mark(character)
+
+
+def _is_mark(character: str) -> bool:
+    """Tell whether a character is a vowel sign, an accent or the like: a part of the one before."""
+    return unicodedata.category(character).startswith("M")
 
 
 def byte_level() -> tokenizers.Tokenizer:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy
 
-from univerb.sources.hashing import Ints, from_zero, ranges
+from univerb.sources.hashing import Ints, ranges
 from univerb.sources.mining import Mined, count_ngrams, largest_first
-from univerb.sources.tokens import DIGIT, END, LETTER, START, Run
+from univerb.sources.tokens import END, START, Run
 from univerb.store.manifest import Settings
 from univerb.store.phrases import Ids
 
@@ -34,11 +34,7 @@ def mine_phrases(run: Run, settings: Settings) -> MinedPhrases:
         The phrases, sorted by their ids.
     """
     mined = count_ngrams(run.ids, settings.sizes, settings.min_count, run.has(START), run.has(END))
-    letters = from_zero(numpy.cumsum(run.has(LETTER)))
-    digits = from_zero(numpy.cumsum(run.has(DIGIT)))
-    begin, end = mined.start, mined.start + mined.size
-    # Bare numbers are no phrases: merging them ruins arithmetic.
-    is_number = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
+    is_number = run.are_numbers(mined.start, mined.start + mined.size)
     mined = Mined(*(column[~is_number] for column in mined))
     mined = largest_first(mined, settings.max_phrases, gain=(mined.size - 1) * mined.found)
     order = _by_ids(run.ids, mined, settings.sizes[1])

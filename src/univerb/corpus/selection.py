@@ -13,7 +13,7 @@ from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
 from univerb.retrieval.base import Hit
 from univerb.sources.hashing import Ints, KeyIndex, Keys, RollingHash
-from univerb.sources.tokens import BREAK, DIGIT, LETTER, Tokens, tokens
+from univerb.sources.tokens import Tokens, tokens
 from univerb.store.phrases import StoredPhrases
 from univerb.tokenizer import Tokenizer
 
@@ -100,18 +100,15 @@ def _with_others(
 ) -> _Found:
     """Add the n-grams that may be phrases but are not stored, numbered from its end on."""
     run, hashes = text.run(), RollingHash(text.ids)
+    # A run has a break after each line: token t of line l stands at t + l.
     at = numpy.arange(len(text.ids)) + text.line
-    counted = [numpy.cumsum(run.has(flag)[at]) for flag in (LETTER, DIGIT)]
-    letters, digits = (numpy.concatenate([[0], column]) for column in counted)
-    barred = numpy.concatenate([[0], numpy.cumsum(run.ids[at] == BREAK)])
     parts = [found]
     seen: list[Keys] = []
     for size in range(sizes[0], sizes[1] + 1):
         first = text.windows(size)
-        end = first + size
-        is_number = (letters[end] == letters[first]) & (digits[end] > digits[first])
+        is_number = run.are_numbers(at[first], at[first] + size)
         is_new = stored.find(text.ids, first, size, hashes) < 0
-        first = first[is_new & ~is_number & (barred[end] == barred[first])]
+        first = first[is_new & ~is_number]
         keys = hashes.keys(first, first + size)
         base = len(stored) + sum(map(len, seen))
         seen.append(numpy.unique(keys))

@@ -109,10 +109,8 @@ class FMMTable:
         # What is no word is not found, and -1 is a break.
         numbers = KeyIndex(known).find(words.keys).astype(numpy.int32)
         mined = count_ngrams(numbers, checked_sizes(sizes), min_count)
-        letters = from_zero(numpy.cumsum(run.has(LETTER)))
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
-        # Bare numbers are no phrases: merging them ruins arithmetic.
-        is_phrase = letters[end] > letters[begin]
+        is_phrase = ~run.are_numbers(begin, end)
         mined = largest_first(type(mined)(*(column[is_phrase] for column in mined)), cap)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
         return cls(

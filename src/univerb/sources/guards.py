@@ -1,6 +1,5 @@
 """What may be a phrase: the rules that keep useless or harmful spans out of a vocabulary."""
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,24 +68,3 @@ def is_unspaced(character: str) -> bool:
     """Tell whether a character belongs to a script that writes words without spaces."""
     code = ord(character)
     return code >= 0x0E00 and any(low <= code <= high for low, high in _UNSPACED)
-
-
-def is_word_boundary(text: str, position: int) -> bool:
-    """Tell whether a word may begin or end at a position of a text."""
-    if position <= 0 or position >= len(text):
-        return True
-    before, after = text[position - 1], text[position]
-    if _is_mark(after):
-        return False
-    if is_unspaced(before) or is_unspaced(after):
-        return True
-    return not (_in_word(before) and _in_word(after))
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_" or _is_mark(character)
-
-
-def _is_mark(character: str) -> bool:
-    """Tell whether a character is a vowel sign, an accent or the like: a part of the one before."""
-    return unicodedata.category(character).startswith("M")

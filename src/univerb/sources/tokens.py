@@ -52,6 +52,20 @@ class Run(NamedTuple):
         """Tell which tokens have a flag."""
         return self.flags & flag > 0
 
+    def are_numbers(self, begin: Ints, end: Ints) -> Flags:
+        """Tell which stretches are bare numbers: no phrases, since merging them ruins arithmetic.
+
+        Args:
+            begin: The place of each stretch's first token.
+            end: The place after its last.
+
+        Returns:
+            Whether a stretch has digits and no letters.
+        """
+        letters, digits = (from_zero(numpy.cumsum(self.has(flag))) for flag in (LETTER, DIGIT))
+        found: Flags = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
@@ -221,8 +235,12 @@ def _contains(kinds: NDArray[numpy.uint8], kind: int, begin: Ints, end: Ints) ->
     return found
 
 
+def word_boundaries(text: str) -> Flags:
+    """Tell at which places of a text, its end included, a word may begin or end."""
+    return _boundaries(_kinds(text))
+
+
 def _boundaries(kinds: NDArray[numpy.uint8]) -> Flags:
-    """Tell at which places of a text a word may begin or end, as `is_word_boundary` does."""
     boundary = numpy.ones(len(kinds) + 1, dtype=bool)
     before, after = kinds[:-1], kinds[1:]
     within = (before & _WORD > 0) & (after & _WORD > 0)
@@ -242,6 +260,7 @@ def _kinds(text: str) -> NDArray[numpy.uint8]:
 
 
 def _kind(character: str) -> int:
+    # A vowel sign, an accent or the like is a part of the character before it.
     is_mark = unicodedata.category(character).startswith("M")
     is_word = character.isalnum() or character == "_" or is_mark
     return (
