@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Mode = Literal["atomic", "unfold", "verify"]
+Positions = Literal["unit", "token"]
 
 
 class Profile(BaseModel):
@@ -18,6 +19,8 @@ class Profile(BaseModel):
     """`unfold` keeps a token whose probability is at least (1 - tolerance) of the best one's."""
     phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
     """Added to the logit of every phrase in `unfold` and `verify`."""
+    positions: Positions = "unit"
+    """`atomic`: a phrase takes one place, or the places of all its tokens."""
 
 
 class EncoderConfig(BaseModel):
@@ -39,3 +42,16 @@ class EncoderConfig(BaseModel):
     """Subtract log n, where n counts the active phrases that share a first token."""
     trained_steps: int = Field(default=0, ge=0)
     """0 means untrained; the command line says so."""
+
+
+class Lora(BaseModel):
+    """A low-rank adapter of the backbone, as in the paper's TinyLlama setting."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=8, ge=1, le=1024)
+    alpha: int = Field(default=32, ge=1, le=4096)
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    targets: str | tuple[str, ...] = "all-linear"
+    encoder: bool = True
+    """Train the encoder, too; otherwise the adapter alone, for an encoder that stays as it is."""

@@ -12,6 +12,7 @@ UniverbError
   StoreError         a phrase store that is missing, busy, or made for another model
     CorruptStoreError  a store whose files are damaged
   WorkerError        a process or machine that died at its work
+  TrainingError      a run that cannot go on
   MissingExtra       an optional dependency that is not installed
 
 Each message says what was given, what is allowed and what to do next.
@@ -67,6 +68,10 @@ class CorruptStoreError(StoreError):
 
 class WorkerError(UniverbError):
     """A process or machine died at its work."""
+
+
+class TrainingError(UniverbError):
+    """A run cannot go on: its loss is no number any more."""
 
 
 class MissingExtra(UniverbError, ImportError):

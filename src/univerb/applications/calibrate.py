@@ -4,9 +4,8 @@ Greedy `unfold` decoding is followed along the true text: at each place the best
 and a phrase is kept as far as the tolerance allows. The calibrated `phrase_bias` and `tolerance`
 are those with the fewest passes among all that write no more wrong tokens than the plain LM does.
 
-The exact likelihood of the text over V + P, a sum over all its segmentations into tokens and
-phrases (a dynamic programme over the same pass), is reported for every bias: it is what sampling
-depends on.
+The exact likelihood of the text over V + P (`metrics.likelihood`, from the same pass) is reported
+for every bias: it is what sampling depends on.
 """
 
 import math
@@ -16,11 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+import numpy
 import torch
 from torch import Tensor
 
 from univerb.corpus.reading import PROFILE, Corpus, CorpusProfile
 from univerb.errors import DocumentError
+from univerb.metrics.likelihood import (
+    Floats,
+    bare_likelihood,
+    bits_per_byte,
+    exact_likelihood,
+    fits,
+    scored_text,
+)
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.vocabulary import DynamicVocabulary
@@ -102,17 +110,6 @@ class _Passage:
     top: list[float]
     """Its logit."""
 
-    def matches(self) -> list[list[tuple[int, int]]]:
-        """Return, for each place, the phrases that the text goes on with: column and length."""
-        sizes = sorted({len(key) for key in self.numbers})
-        found: list[list[tuple[int, int]]] = []
-        for place in range(len(self.ids)):
-            # What is cut off by the end would be a shorter phrase, found already.
-            fitting = [size for size in sizes if place + size <= len(self.ids)]
-            keys = [tuple(self.ids[place : place + size]) for size in fitting]
-            found.append([(self.numbers[k], len(k)) for k in keys if k in self.numbers])
-        return found
-
 
 def calibrate(
     lm: DynamicLM,
@@ -145,7 +142,7 @@ def calibrate(
         raise DocumentError("there is no held-out text to calibrate on. Give longer documents.")
     if corpus.has_vectors:
         lm.attach(corpus)
-    totals = torch.zeros(len(biases) + 1, dtype=torch.float64)
+    totals = numpy.zeros(len(biases) + 1)
     pairs = [(bias, tolerance) for bias in biases for tolerance in tolerances]
     counts = Counter[str]()
     walked: Counter[tuple[float, float, str]] = Counter()
@@ -167,7 +164,7 @@ def calibrate(
     trials = [
         Trial(b, t, walked[b, t, "passes"] / size, walked[b, t, "errors"] / size) for b, t in pairs
     ]
-    bits = (-totals / math.log(2) / max(counts["bytes"], 1)).tolist()
+    bits = [bits_per_byte(total, counts["bytes"]) for total in totals.tolist()]
     return Calibration(
         best=fastest(trials, counts["errors"] / size),
         plain_error_rate=counts["errors"] / size,
@@ -231,24 +228,15 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     )
 
 
-def _log_likelihoods(seen: _Passage, biases: Sequence[float]) -> Tensor:
+def _log_likelihoods(seen: _Passage, biases: Sequence[float]) -> Floats:
     """Return the log-probability of a passage: without phrases, then with each bias."""
-    tokens = seen.logits.logsumexp(-1)
-    own = seen.logits.gather(1, torch.tensor(seen.ids)[:, None])[:, 0]
-    plain = (own - tokens).sum()
-    bias = torch.tensor(biases, dtype=torch.float64)
-    phrases = seen.scores.logsumexp(-1) if seen.scores.shape[1] else torch.full_like(own, -math.inf)
-    whole = torch.logaddexp(tokens[:, None], phrases[:, None] + bias)
-    # alpha[j]: the probability of the first j tokens, over all ways to write them.
-    alpha = torch.full((len(seen.ids) + 1, len(biases)), -math.inf, dtype=torch.float64)
-    alpha[0] = 0.0
-    for place, matching in enumerate(seen.matches()):
-        here = alpha[place] - whole[place]
-        alpha[place + 1] = torch.logaddexp(alpha[place + 1], here + own[place])
-        for number, size in matching:
-            unit = here + seen.scores[place, number] + bias
-            alpha[place + size] = torch.logaddexp(alpha[place + size], unit)
-    return torch.cat([plain[None], alpha[-1]])
+    text = scored_text(
+        fits(seen.ids, list(seen.numbers)),
+        seen.logits.gather(1, torch.tensor(seen.ids)[:, None])[:, 0].numpy(),
+        seen.logits.logsumexp(-1).numpy(),
+        seen.scores.numpy(),
+    )
+    return numpy.append(bare_likelihood(text), exact_likelihood(text, biases))
 
 
 def _proposals(seen: _Passage, tolerance: float) -> list[_Proposal | None]:

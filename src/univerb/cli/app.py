@@ -11,12 +11,14 @@ from univerb.cli.batch import batch
 from univerb.cli.calibrate import calibrate
 from univerb.cli.console import errors, escape
 from univerb.cli.demo import demo
+from univerb.cli.eval import app as eval_app
 from univerb.cli.generate import generate
 from univerb.cli.index import index
 from univerb.cli.info import info
 from univerb.cli.inspect import inspect
 from univerb.cli.phrases import phrases
 from univerb.cli.setup import setup
+from univerb.cli.train import train
 from univerb.errors import UniverbError
 
 app = typer.Typer(
@@ -34,6 +36,7 @@ VERBS = (
     adapt,
     calibrate,
     batch,
+    train,
     phrases,
     demo,
     setup,
@@ -41,6 +44,7 @@ VERBS = (
 )
 for verb in VERBS:
     app.command()(verb)
+app.add_typer(eval_app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -27,6 +27,7 @@ from univerb.cli.options import (
     DECODING,
     OUTPUT,
     PHRASES,
+    Adapter,
     AsJson,
     Device,
     Dtype,
@@ -145,9 +146,9 @@ def generate(
         typer.Option(help="May a last phrase exceed the budget?", rich_help_panel=DECODING),
     ] = Overshoot.forbid,
     positions: Annotated[
-        Positions,
+        Positions | None,
         typer.Option(help="Where a phrase fed as one vector sits.", rich_help_panel=DECODING),
-    ] = Positions.unit,
+    ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on to the budget.", rich_help_panel=DECODING)
     ] = False,
@@ -159,6 +160,7 @@ def generate(
         typer.Option(help="Cut a prompt that is too long from the left.", rich_help_panel=DECODING),
     ] = False,
     model: Model = DEFAULT_MODEL,
+    adapter: Adapter = False,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     threads: Threads = None,
@@ -202,7 +204,7 @@ def generate(
         "stop": stop or (),
         "ban": ban or (),
         "overshoot": overshoot.value,
-        "positions": positions.value,
+        "positions": positions.value if positions else None,
         "ignore_eos": ignore_eos,
         "truncate": "left" if truncate else None,
         "explain": explain,
@@ -218,7 +220,9 @@ def generate(
     make_decoding(options | special)
     if max_phrases is not None and max_phrases < 0:
         raise OptionError(f"max_phrases is {max_phrases}; give 0 or more.")
-    lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
+    lm = load_model(
+        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    )
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
     found = None

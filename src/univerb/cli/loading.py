@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def load_model(
     name: str = DEFAULT_MODEL,
     *,
+    adapter: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
@@ -34,7 +35,9 @@ def load_model(
         logging.set_verbosity_error()
         if threads:
             torch.set_num_threads(threads)
-        lm = DynamicLM.from_pretrained(name, device=device, dtype=dtype, offline=offline)
+        lm = DynamicLM.from_pretrained(
+            name, adapter=adapter, device=device, dtype=dtype, offline=offline
+        )
     # What is there now stays: garbage collection need not look at it again at every request.
     gc.freeze()
     return lm

@@ -80,6 +80,14 @@ Seed = Annotated[int, typer.Option(rich_help_panel=DECODING)]
 Model = Annotated[
     str, typer.Option(help="A folder, a Hub id, or the default.", rich_help_panel=MODEL)
 ]
+Adapter = Annotated[
+    bool,
+    typer.Option(
+        "--adapter",
+        help="Add the LoRA adapter beside the encoder, which is made for atomic.",
+        rich_help_panel=MODEL,
+    ),
+]
 Device = Annotated[str, typer.Option(rich_help_panel=MODEL)]
 Dtype = Annotated[str, typer.Option(rich_help_panel=MODEL)]
 Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)]

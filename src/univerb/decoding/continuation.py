@@ -140,7 +140,7 @@ class Continuation:
         self._emit(phrase.ids, _logprob(scores, unit), phrase, candidates)
         self._phrases.vocabulary.tick([unit])
         self._seen.append(unit)
-        if self._decoding.positions == "token":
+        if self._how.positions == "token":
             # Its row is one, but it takes the positions of all its base tokens.
             self._context_left -= len(phrase) - 1
         row = self._phrases.view.inputs[unit - self._lm.static_size]

@@ -41,7 +41,7 @@ class Decoder:
             Continuation(lm, ids, vocabulary, decoding)
             for ids, vocabulary in zip(self._prompts, own, strict=True)
         ]
-        self._session: Session = TorchSession(lm, decoding.positions)
+        self._session: Session = TorchSession(lm, decoding.resolved(lm.profile).positions)
         self._running: list[int] = []
         """Which sequence each row of the session is."""
 

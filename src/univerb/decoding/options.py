@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from univerb.config import Mode, Profile
+from univerb.config import Mode, Positions, Profile
 from univerb.errors import OptionError, did_you_mean
 from univerb.vocabulary import DynamicVocabulary
 
@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
     stop: Sequence[str]
     ban: Sequence[str]
     overshoot: Literal["allow", "forbid"]
-    positions: Literal["unit", "token"]
+    positions: Positions | None
     ignore_eos: bool
     truncate: Literal["left"] | None
     growth: Growth | None
@@ -64,7 +64,7 @@ class Decoding:
     """Phrases that contain one of these texts are never chosen."""
     overshoot: Literal["allow", "forbid"] = "forbid"
     """Whether a last phrase may run over the budget."""
-    positions: Literal["unit", "token"] = "unit"
+    positions: Positions | None = None
     """`unit`: one position per unit (the paper); `token`: a phrase sits at its last base token."""
     ignore_eos: bool = False
     truncate: Literal["left"] | None = None
@@ -92,7 +92,7 @@ class Decoding:
         _in_range("phrase_bias", self.phrase_bias, -1000.0, 1000.0)
         _one_of("mode", self.mode, (None, "atomic", "unfold", "verify"))
         _one_of("overshoot", self.overshoot, ("allow", "forbid"))
-        _one_of("positions", self.positions, ("unit", "token"))
+        _one_of("positions", self.positions, (None, "unit", "token"))
         _one_of("truncate", self.truncate, (None, "left"))
         if self.mode == "verify" and self.tolerance not in (None, 0.0):
             raise OptionError(
@@ -110,16 +110,18 @@ class Decoding:
             is_atomic=mode == "atomic",
             tolerance=0.0 if mode == "verify" else tolerance,
             phrase_bias=default_bias if self.phrase_bias is None else self.phrase_bias,
+            positions=self.positions or profile.positions,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Mode, tolerance and bias as they apply."""
+    """What the profile has a say in, as it applies."""
 
     is_atomic: bool
     tolerance: float
     phrase_bias: float
+    positions: Positions
 
 
 def make_decoding(options: dict[str, Any]) -> Decoding:

@@ -2,6 +2,8 @@
 
 encoder.safetensors       the weights, token embeddings left out where the LM's are used
 encoder_tokenizer.json    only for an encoder with a tokenizer of its own
+adapter/                  a LoRA adapter of the backbone, if one was trained
+backbone/                 the backbone, if it was trained
 univerb.json              versions, settings, the backbone it belongs to, sha256 of the files;
                           written last, so a folder that has it is complete
 """
@@ -30,6 +32,8 @@ FORMAT = 1
 # Keys that could make transformers run or download code that the file names.
 _UNSAFE_KEYS = {"auto_map", "attn_implementation", "quantization_config"}
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
+ADAPTER, BACKBONE = "adapter", "backbone"
+"""Folders beside an encoder: a LoRA adapter, or a backbone that was trained with it."""
 
 
 class Backbone(BaseModel):

@@ -22,8 +22,10 @@ from univerb.errors import (
     VocabularyError,
 )
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
+from univerb.modeling.adapter import load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.checkpoint import (
+    ADAPTER,
     CARD,
     WEIGHTS,
     Backbone,
@@ -132,6 +134,7 @@ class DynamicLM:
         name: str = DEFAULT_MODEL,
         *,
         backbone: str | None = None,
+        adapter: bool = False,
         device: str = "cpu",
         dtype: str = "float32",
         offline: bool | None = None,
@@ -142,6 +145,8 @@ class DynamicLM:
             name: A folder that `save_pretrained` wrote, or a backbone (folder, default model's
                 name or Hub id).
             backbone: Another place for the encoder's backbone than the one it was saved with.
+            adapter: Add the LoRA adapter that lies beside the encoder, trained for `atomic`, which
+                then is the mode by default.
             device: Where to put it, as torch names devices.
             dtype: float32, bfloat16 or float16.
             offline: Never contact the Hub; by default as the environment says.
@@ -155,16 +160,20 @@ class DynamicLM:
             raise CheckpointError(
                 f"{name!r} has {WEIGHTS} but no {CARD}: its save was interrupted. Save it again."
             )
-        lm_name = backbone or (read_card(folder).backbone.name if folder else name)
+        lm_name = backbone or (_backbone_of(folder) if folder else name)
         model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
         # What load_backbone was given, so that a saved encoder finds its way back.
         is_folder = Path(lm_name).expanduser().is_dir()
         model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
+        if adapter:
+            model = load_adapter(model, _adapter_beside(folder, name))
         if folder is None:
             return cls.wrap(model, tokenizer)
         check_usable(model, tokenizer)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
+        if adapter:
+            profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
         loaded = cls(model, tokenizer, encoder, profile)
         loaded.name = str(given.resolve()) if folder == given else name
         return loaded
@@ -377,6 +386,21 @@ class DynamicLM:
         turns.append({"role": "user", "content": message})
         encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
         return list(encoded["input_ids"])
+
+
+def _backbone_of(folder: Path) -> str:
+    """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
+    name = read_card(folder).backbone.name
+    return str(folder / name) if (folder / name).is_dir() else name
+
+
+def _adapter_beside(folder: Path | None, name: str) -> Path:
+    if folder is None or not (folder / ADAPTER).is_dir():
+        raise CheckpointError(
+            f"there is no {ADAPTER}/ beside the encoder of {name!r}. Load it without, or train one "
+            "with regime: lora."
+        )
+    return folder / ADAPTER
 
 
 def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:

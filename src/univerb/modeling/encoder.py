@@ -168,6 +168,22 @@ class PhraseEncoder(nn.Module):
 
         Returns:
             Vectors in the order of the phrases.
+        """
+        hidden = self.states(phrases, embeddings)
+        device = hidden.device
+        last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
+        first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
+        return Vectors(*self.heads(hidden, embeddings.input(last), embeddings.output_weight[first]))
+
+    def states(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> Tensor:
+        """Return the body's state at the end of each phrase, which the heads turn into vectors.
+
+        Args:
+            phrases: What to encode.
+            embeddings: The LM's embedding layers.
+
+        Returns:
+            (P, d_e) in the order of the phrases.
 
         Raises:
             PhraseError: If a phrase is longer than the encoder can read.
@@ -181,12 +197,7 @@ class PhraseEncoder(nn.Module):
                     f"phrase {phrase.text[:40]!r}… has {len(key)} tokens; the encoder reads at "
                     f"most {self.max_tokens}. Cut it into shorter phrases."
                 )
-        layout = plan(keys)
-        hidden = self._gather(layout, embeddings)
-        device = hidden.device
-        last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
-        first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
-        return Vectors(*self.heads(hidden, embeddings.input(last), embeddings.output_weight[first]))
+        return self._gather(plan(keys), embeddings)
 
     def hidden_states(self, windows: Tensor, embeddings: Embeddings) -> Tensor:
         """Run the body over windows of one length, (R, S) ids to (R, S, d_e) states."""

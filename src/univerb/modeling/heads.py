@@ -13,16 +13,37 @@ from univerb.config import EncoderConfig
 
 
 class SplitHeads(nn.Module):
-    """An input and an output head, residual and zero-initialised, and a learned bias."""
+    """An input and an output head, residual and zero-initialised, and a learned bias.
+
+    A few directions of an LM's states are a hundred times larger than the rest, so a step that is
+    small for one is an explosion for another. `fit` measures both kinds of states once; the heads
+    then learn in coordinates in which all directions are alike.
+    """
 
     def __init__(self, encoder_size: int, hidden_size: int, bias: float) -> None:
         super().__init__()
         self.input = nn.Linear(encoder_size, hidden_size)
         self.output = nn.Linear(encoder_size, hidden_size)
         self.bias = nn.Parameter(torch.tensor(bias))
+        self.register_buffer("read", torch.eye(encoder_size))
+        self.register_buffer("scored", torch.eye(hidden_size))
+        self.read: Tensor
+        self.scored: Tensor
         for head in (self.input, self.output):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
+
+    @torch.no_grad()
+    def fit(self, hidden: Tensor, states: Tensor) -> None:
+        """Choose the coordinates, before any training.
+
+        Args:
+            hidden: Some states of the encoder (N, d_e).
+            states: Some states of the LM that phrases are scored against (N, d).
+        """
+        self.read.copy_(_whitening(hidden))
+        # Of length one, not of size one in each direction: a score is a sum over all of them.
+        self.scored.copy_(_whitening(states) / states.shape[1] ** 0.5)
 
     def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to input and output vectors, both (P, d).
@@ -35,7 +56,8 @@ class SplitHeads(nn.Module):
         Returns:
             Input and output vectors.
         """
-        return last + self.input(hidden), first + self.output(hidden)
+        known = hidden @ self.read
+        return last + self.input(known), first + self.output(known) @ self.scored
 
 
 class TiedHead(nn.Module):
@@ -79,6 +101,16 @@ class TiedHead(nn.Module):
         assert isinstance(last, nn.Linear)
         last.weight.mul_(scale)
         last.bias.mul_(scale)
+
+
+def _whitening(states: Tensor) -> Tensor:
+    """Return the symmetric matrix that makes states alike in all directions."""
+    moments = states.float().T @ states.float() / len(states)
+    values, directions = torch.linalg.eigh(moments)
+    # What hardly ever occurs is not blown up to the size of the rest.
+    scale = (values.clamp_min(0) + 0.01 * values.mean()).rsqrt()
+    matrix: Tensor = (directions * scale) @ directions.T
+    return matrix
 
 
 Heads = SplitHeads | TiedHead

@@ -25,6 +25,7 @@ Flags = NDArray[numpy.bool_]
 _SOFT_BREAK = re.compile(r"(?m)^(.{40,}[^\s.!?:;])\n(?=[\w(\"'])")
 _LINE = re.compile(r"[^\n\r]+")
 _UNKNOWN, _SPACE, _WORD, _MARK, _UNSPACED, _LETTER, _DIGIT, _BAD = 255, 1, 2, 4, 8, 16, 32, 64
+_BREAK = 128
 # What each code point is, looked up once: filled as texts bring new ones.
 _CLASSES = numpy.full(0x110000, _UNKNOWN, dtype=numpy.uint8)
 
@@ -178,6 +179,38 @@ def tokens(document: Document, tokenizer: Tokenizer, guards: Guards | None = Non
     return _flagged(text, ids, offsets, line, edges, special, rules)
 
 
+def running_tokens(text: str, tokenizer: Tokenizer, guards: Guards | None = None) -> Tokens:
+    """Tokenize a text exactly as an LM reads it, line breaks included.
+
+    Args:
+        text: The text.
+        tokenizer: The LM's.
+        guards: Which rules decide where phrases begin and end.
+
+    Returns:
+        One run of tokens; those that break a line are barred from phrases.
+
+    Raises:
+        DocumentError: If the text is not valid UTF-8.
+    """
+    try:
+        encoded = tokenizer.encode(text)
+    except TypeError:
+        raise DocumentError(
+            f"the text {text[:40]!r}… is not valid UTF-8 (it has half a character). Correct it."
+        ) from None
+    ids = numpy.array(encoded.ids, dtype=numpy.int32)
+    offsets = numpy.array(encoded.offsets, dtype=numpy.int64).reshape(-1, 2)
+    rules = guards or Guards()
+    barred = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
+    if rules.no_newline:
+        breaks = from_zero(numpy.cumsum(_kinds(text) & _BREAK > 0))
+        barred |= breaks[offsets[:, 1]] > breaks[offsets[:, 0]]
+    edges = numpy.array([0, len(text)])
+    line = numpy.zeros(len(ids), dtype=numpy.int64)
+    return _flagged(text, ids, offsets, line, edges, barred, rules)
+
+
 def _stripped(match: re.Match[str]) -> tuple[str, int]:
     line = match.group().strip()
     return line, match.start() + match.group().find(line)
@@ -271,4 +304,5 @@ def _kind(character: str) -> int:
         | _LETTER * (character.isalnum() and not character.isdigit())
         | _DIGIT * character.isdigit()
         | _BAD * (character == "\N{REPLACEMENT CHARACTER}")
+        | _BREAK * (character in "\n\r")
     )

@@ -6,12 +6,12 @@ mask, so its computation is exactly that of the bare model.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
+from univerb.config import Positions
 from univerb.decoding.engines.base import Output, PhraseRow, Row
 from univerb.modeling.dynamic import DynamicLM
 
@@ -19,7 +19,7 @@ from univerb.modeling.dynamic import DynamicLM
 class TorchSession:
     """A batch of sequences over one KV cache."""
 
-    def __init__(self, lm: DynamicLM, positions: Literal["unit", "token"] = "unit") -> None:
+    def __init__(self, lm: DynamicLM, positions: Positions = "unit") -> None:
         self._lm = lm
         self._by_token = positions == "token"
         self._cache = DynamicCache()

@@ -1,0 +1,199 @@
+"""What training costs, and what the paper's negatives change, on the default model.
+
+    python benchmarks/train.py          writes benchmarks/results/train.*
+
+throughput: rows/s of the frozen regime, with and without the pass that caches states, against the
+    paper's regime (full fine-tuning, L_p + L_t + L_kl) on the same machine, backbone and text.
+negatives: the frozen regime with in-batch, pre-batch and informative negatives, the same steps,
+    rows and seed each: how often the right phrase is found, how often a phrase beats every token
+    where none fits, and the perplexity of greedy continuations under the bare LM.
+interleaving: dense phrases against a gap of at least 5 tokens, L_p of the same fresh encoder.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+from transformers.utils import logging
+
+from report import DATA, machine, need_data, read_report, write_report
+from univerb.decoding.loop import generate
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.sources.files import read_documents
+from univerb.training.config import TrainingConfig, read_config
+from univerb.training.processes import Processes
+from univerb.training.regimes import make_task
+from univerb.training.task import Task
+from univerb.training.trainer import train
+
+CONFIG = Path(__file__).parents[1] / "configs" / "default" / "smollm2-wiki.yaml"
+NEGATIVES: dict[str, tuple[str, ...]] = {
+    "in-batch": ("in-batch",),
+    "pre-batch": ("in-batch", "pre-batch", "prefixes"),
+    "informative": ("in-batch", "prefixes", "self-retrieval"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    sections = {"throughput": throughput, "negatives": negatives, "interleaving": interleaving}
+    parser.add_argument("--only", choices=list(sections), action="append")
+    parser.add_argument("--steps", type=int, default=60, help="of each run in `negatives`")
+    parser.add_argument("--prompts", type=int, default=12, help="continuations in `negatives`")
+    arguments = parser.parse_args()
+    need_data("wiki")
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    report = read_report("train")
+    for name in arguments.only or sections:
+        found = sections[name](arguments)
+        report[name] = {"machine": machine(), **found}
+        print(name, json.dumps(found, indent=2))
+        write_report("train", "Training", "benchmarks/train.py", report)
+
+
+def settings(**changes: Any) -> TrainingConfig:  # noqa: ANN401
+    """Return the default run's settings with some sections changed."""
+    whole = read_config(CONFIG).model_dump()
+    for name, value in changes.items():
+        whole[name] = whole[name] | value if isinstance(value, dict) else value
+    files = [str(DATA / "wiki" / Path(file).name) for file in whole["data"]["documents"]]
+    whole["data"] |= {"documents": files, "validation": [str(DATA / "wiki" / "valid.jsonl.gz")]}
+    return TrainingConfig.model_validate(whole)
+
+
+def timed(task: Task, steps: range) -> tuple[float, float]:
+    """Return rows and seconds of some steps, gradients and updates included."""
+    parameters = [p for m in task.modules.values() for p in m.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(parameters, lr=1e-5)
+    rows, began = 0, time.perf_counter()
+    for index in steps:
+        loss = task.loss(index)
+        optimiser.zero_grad()
+        loss.total.backward()
+        optimiser.step()
+        rows += loss.rows
+    return rows, time.perf_counter() - began
+
+
+def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
+    one = [str(DATA / "wiki" / "train-00.jsonl.gz")]
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(frozen={"cache": folder, "groups": 2}, data={"limit": 400})
+        task = make_task(config, Processes.single())
+        timed(task, range(1))
+        per_group = config.frozen.steps_per_group
+        # Group 1 is not cached yet: the first pass over it pays for the states, the second not.
+        rows, first = timed(task, range(per_group, 2 * per_group))
+        timed(task, range(1))
+        cached_rows, cached = timed(task, range(per_group, 2 * per_group))
+    epochs = settings().run.steps / settings().frozen.groups / per_group
+    paper = settings(
+        regime="full",
+        encoder={"heads": "tied", "count_correction": False, "layers": 12},
+        data={"documents": one, "limit": 400, "block": 256},
+        negatives={"kinds": ("in-batch", "prefixes", "self-retrieval"), "extensions": 2},
+        run={"batch": 4, "accumulate": 1},
+    )
+    plain = make_task(paper, Processes.single())
+    timed(plain, range(1))
+    plain_rows, plain_time = timed(plain, range(1, 4))
+    base = plain_rows / plain_time
+    caching = first - cached * rows / cached_rows
+    whole = rows / (caching / epochs + cached)
+    return {
+        "what": "Rows that choose a unit, per second of forward, backward and update",
+        "paper regime, rows/s": base,
+        "frozen, rows/s": cached_rows / cached,
+        "frozen, rows/s with the caching pass, text used once": rows / first,
+        "frozen, rows/s with the caching pass, as often as the default run uses it": whole,
+        "epochs of the default run": epochs,
+        "ratio without the caching pass": cached_rows / cached / base,
+        "ratio with the caching pass, text used once": rows / first / base,
+        "ratio with the caching pass, default run": whole / base,
+    }
+
+
+def negatives(arguments: argparse.Namespace) -> dict[str, Any]:
+    documents = read_documents(DATA / "wiki" / "valid.jsonl.gz")[: arguments.prompts]
+    found: dict[str, Any] = {
+        "what": f"Frozen regime, {arguments.steps} steps each, same rows and seed; extensions and "
+        "prefixes are negatives as in the paper (mask_true off); greedy continuations of "
+        f"{arguments.prompts} held-out first halves, 64 base tokens, unfold with tolerance 1, their "
+        "n-grams as phrases"
+    }
+    for name, kinds in NEGATIVES.items():
+        config = settings(
+            negatives={"kinds": kinds, "extensions": 2, "mask_true": False},
+            frozen={"marginal": 0.0, "own_weight": 0.2, "groups": 20, "input_every": 0},
+            run={"steps": arguments.steps, "validate_every": arguments.steps},
+        )
+        task = make_task(config, Processes.single())
+        with tempfile.TemporaryDirectory() as folder:
+            train(task, config, Path(folder), Processes.single())
+            log = [json.loads(line) for line in (Path(folder) / "log.jsonl").open()]
+            lm = DynamicLM.from_pretrained(str(Path(folder) / "encoder"))
+        last = [entry for entry in log if "phrase_accuracy" in entry][-10:]
+        found[name] = {
+            "phrase accuracy": sum(entry["phrase_accuracy"] for entry in last) / len(last),
+            "over-firing rate": sum(entry["over_firing"] for entry in last) / len(last),
+            **continued(lm, documents, name),
+        }
+    return found
+
+
+def continued(lm: DynamicLM, documents: list[Document], name: str) -> dict[str, float]:
+    """Continue first halves greedily and score what was written under the bare LM."""
+    nll = tokens = units = 0.0
+    for document in track(documents, name):
+        half = document.text[: len(document.text) // 2][-1200:]
+        vocabulary = lm.vocabulary([Document(half, document.name)])
+        options = {"mode": "unfold", "tolerance": 1.0, "phrase_bias": 0.0}
+        text = generate(lm, half, vocabulary=vocabulary, max_tokens=64, **options)
+        written = [token for piece in text.pieces for token in piece.ids]
+        if not written:
+            continue
+        prompt = lm.tokenizer.encode_prompt(half)
+        ids = torch.tensor([prompt + written])
+        with torch.inference_mode():
+            logits = lm.model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+        own = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])
+        nll -= float(own.sum())
+        tokens += len(written)
+        units += text.stats.units
+    return {
+        "PPL of greedy continuations": math.exp(nll / max(tokens, 1)),
+        "units per base token": units / max(tokens, 1),
+    }
+
+
+def interleaving(arguments: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "what": "L_p of a fresh encoder on mixed passages of 256 tokens, 12 steps of training each"
+    }
+    for name, gap in {"gap of 5 to 12 tokens": (5, 12), "dense phrases": (0, 0)}.items():
+        config = settings(
+            regime="lora",
+            data={"limit": 400, "block": 128},
+            negatives={"kinds": ("in-batch", "prefixes", "self-retrieval"), "extensions": 2},
+            samples={"gap": gap},
+            run={"batch": 2, "accumulate": 1, "steps": 12, "validate_every": 12},
+        )
+        task = make_task(config, Processes.single())
+        with tempfile.TemporaryDirectory() as folder:
+            train(task, config, Path(folder), Processes.single())
+        found[name] = task.validate()
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Published metrics as pure functions: numbers and lists in, numbers out, no torch."""

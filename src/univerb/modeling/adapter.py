@@ -1,0 +1,229 @@
+"""The LoRA adapter of the `lora` regime, through peft; on disk safetensors and JSON, no pickle.
+
+adapter_model.safetensors   the low-rank matrices
+adapter_config.json         what peft reads, too; written last, so a folder that has it is complete
+"""
+
+import json
+import os
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from univerb.config import Lora
+from univerb.errors import CheckpointError, MissingExtra, OptionError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+
+WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+# What peft writes down for the reader; none of it changes the adapter.
+_REMARKS = {"base_model_name_or_path", "revision", "inference_mode", "peft_version", "task_type"}
+
+
+class _Settings(BaseModel):
+    """The keys of adapter_config.json that make an adapter what it is."""
+
+    model_config = ConfigDict(strict=True)
+
+    peft_type: str = Field(pattern="^LORA$")
+    r: int = Field(ge=1, le=1024)
+    lora_alpha: int = Field(ge=1, le=4096)
+    lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    target_modules: str | list[str]
+    fan_in_fan_out: bool = False
+
+
+def attach(model: PreTrainedModel, settings: Lora) -> "PeftModel":
+    """Put a fresh adapter into a model; its own weights are frozen.
+
+    Args:
+        model: The LM. Its linear layers are changed in place, its embeddings are not.
+        settings: Rank, scale, dropout and which layers.
+
+    Returns:
+        The model as peft sees it, which can switch the adapter off.
+
+    Raises:
+        OptionError: If the layers do not exist, or are the embeddings.
+        MissingExtra: If peft is not installed.
+    """
+    config = _lora_config()(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=_targets(settings.targets),
+        fan_in_fan_out=_is_transposed(model),
+        task_type="CAUSAL_LM",
+    )
+    return _wrapped(model, config)
+
+
+def save_adapter(model: "PeftModel", folder: Path) -> None:
+    """Save the adapter of a model, and nothing else of it.
+
+    Args:
+        model: What `attach` returned.
+        folder: Where to; made if it is not there.
+
+    Raises:
+        CheckpointError: If the folder cannot be written.
+    """
+    from peft import get_peft_model_state_dict
+
+    # Told not to look for embeddings, or it asks the Hub how many there were.
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    settings = model.peft_config["default"].to_dict()
+    settings = {k: sorted(v) if isinstance(v, set) else v for k, v in settings.items()}
+    settings |= {"inference_mode": True}
+    draft = folder / f".{WEIGHTS}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(plain, draft, metadata={"format": "pt"})
+        os.replace(draft, folder / WEIGHTS)
+        draft.write_text(json.dumps(settings, indent=2, default=str) + "\n", encoding="utf-8")
+        os.replace(draft, folder / SETTINGS)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"cannot write the adapter to {str(folder)!r}: {error}. "
+            "Give a folder that can be written, with enough space."
+        ) from error
+    finally:
+        if folder.is_dir():
+            draft.unlink(missing_ok=True)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Add a saved adapter to a model's weights.
+
+    Args:
+        model: The LM that the adapter was trained for. Its weights are changed in place.
+        folder: What `save_adapter` or peft wrote.
+
+    Returns:
+        A plain HF model with the adapter merged in.
+
+    Raises:
+        CheckpointError: If the adapter is damaged, unsafe, or made for another model.
+        MissingExtra: If peft is not installed.
+    """
+    make = _lora_config()
+    settings = _read_settings(folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{str(folder / WEIGHTS)!r} cannot be read: {error}. Get a fresh copy."
+        ) from error
+    config = make(**settings.model_dump(exclude={"peft_type"}), task_type="CAUSAL_LM")
+    try:
+        wrapped = _wrapped(model, config)
+    except OptionError as error:
+        raise CheckpointError(f"the adapter in {str(folder)!r} does not fit: {error}") from error
+    try:
+        _fill(wrapped, tensors, folder)
+    except CheckpointError:
+        wrapped.unload()
+        raise
+    merged: PreTrainedModel = wrapped.merge_and_unload()
+    return merged.eval().requires_grad_(False)
+
+
+def _lora_config() -> "type[LoraConfig]":
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise MissingExtra("peft", "train") from error
+    return LoraConfig
+
+
+def _targets(given: str | tuple[str, ...]) -> str | list[str]:
+    return given if isinstance(given, str) else list(given)
+
+
+def _is_transposed(model: PreTrainedModel) -> bool:
+    """Tell whether linear layers store their matrices as GPT-2's do, input first."""
+    return any(isinstance(module, Conv1D) for module in model.modules())
+
+
+def _wrapped(model: PreTrainedModel, config: "LoraConfig") -> "PeftModel":
+    from peft import get_peft_model
+
+    rows = (model.get_input_embeddings(), model.get_output_embeddings())
+    try:
+        wrapped = get_peft_model(model, config)
+    except ValueError as error:
+        raise OptionError(
+            f"lora.targets is {config.target_modules!r}: {str(error).splitlines()[0][:160]} "
+            "Give all-linear, or names of linear layers of the model."
+        ) from error
+    if (model.get_input_embeddings(), model.get_output_embeddings()) != rows:
+        wrapped.unload()
+        raise OptionError(
+            f"lora.targets is {config.target_modules!r}, which has the embeddings: phrases are "
+            "made from them, so they stay as they are. Leave them out, or give all-linear."
+        )
+    return wrapped
+
+
+def _fill(wrapped: "PeftModel", tensors: dict[str, Any], folder: Path) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    for name in sorted(expected.keys() ^ tensors.keys()):
+        raise CheckpointError(
+            f"the adapter in {str(folder)!r} does not fit the model: {name} is only in one of "
+            "them. Load it with the model that it was trained for."
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise CheckpointError(
+                f"the adapter in {str(folder)!r} does not fit the model: {name} is "
+                f"{tuple(tensor.shape)}, not {tuple(expected[name].shape)}. Load it with the "
+                "model that it was trained for."
+            )
+    set_peft_model_state_dict(wrapped, tensors)
+
+
+def _read_settings(folder: Path) -> _Settings:
+    if not (folder / WEIGHTS).is_file() and any(folder.glob("*.bin")):
+        raise CheckpointError(
+            f"{str(folder)!r} has a pickled adapter (.bin), which univerb never opens. "
+            "Save it again with peft's save_pretrained, which writes safetensors."
+        )
+    try:
+        raw = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = _Settings.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CheckpointError(
+            f"{SETTINGS} in {str(folder)!r}: {where}: {first['msg']}. "
+            "Give a LoRA adapter that `univerb train` or peft wrote."
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(folder)!r} has no readable {SETTINGS}. Give an adapter's folder."
+        ) from error
+    _refuse_extras(raw, folder)
+    return settings
+
+
+def _refuse_extras(raw: dict[str, Any], folder: Path) -> None:
+    """Refuse keys that would change what is computed, or name code: only their defaults pass."""
+    known = {*_Settings.model_fields, *_REMARKS}
+    defaults = {f.name: f.default for f in fields(_lora_config()) if f.default is not MISSING}
+    for key, value in raw.items():
+        if key in known or value in (None, False, {}, []) or value == defaults.get(key):
+            continue
+        raise CheckpointError(
+            f"{SETTINGS} in {str(folder)!r} asks for {key} = {str(value)[:40]!r}, which univerb "
+            "does not run. Give a plain LoRA adapter."
+        )

@@ -1,0 +1,1 @@
+"""Training a phrase encoder: samples, negatives, losses, regimes and the loop around them."""

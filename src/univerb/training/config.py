@@ -1,0 +1,204 @@
+"""The settings of a training run: one YAML file, every value with the range it may take."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from univerb.config import EncoderConfig, Lora, Positions
+from univerb.errors import OptionError
+from univerb.locations import DEFAULT_MODEL
+
+Negative = Literal[
+    "in-batch", "pre-batch", "prefixes", "self-retrieval", "corpus-retrieval", "generation"
+]
+Sizes = Annotated[tuple[int, int], Field(min_length=2, max_length=2)]
+
+
+class Section(BaseModel):
+    """A part of the file; a key that it does not know is a mistake, not a comment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Data(Section):
+    """What is read."""
+
+    documents: tuple[str, ...]
+    """Files or folders, relative to the folder that univerb is started in."""
+    validation: tuple[str, ...] = ()
+    block: int = Field(default=256, ge=8, le=1 << 20)
+    """Tokens of a passage, at most; none crosses a document's end (METHOD A.4.4)."""
+    limit: int | None = Field(default=None, ge=1)
+    """Read only so many documents."""
+    passages: int = Field(default=32, ge=1)
+    """Passages of the validation text that the score is computed on."""
+
+
+class Samples(Section):
+    """How phrases are put into a passage (METHOD A.4)."""
+
+    kind: Literal["n-words", "n-ids", "fmm"] = "n-words"
+    sizes: Sizes = (2, 5)
+    """Shortest and longest phrase: words for n-words and fmm, tokens for n-ids."""
+    gap: Sizes = (5, 12)
+    """Tokens between two phrases, drawn evenly; at least 5 in the paper. (0, 0) is dense."""
+    min_count: int = Field(default=5, ge=1)
+    """fmm: how often a phrase must occur in the training text."""
+    positions: Positions = "unit"
+    """Where a phrase fed as one vector stands: one place for each unit, as in the paper, or the
+    place of its last token. Decoding must do the same."""
+
+
+class Negatives(Section):
+    """What the gold phrases are told apart from (METHOD A.5)."""
+
+    kinds: tuple[Negative, ...] = ("in-batch", "prefixes", "self-retrieval", "generation")
+    extensions: int = Field(default=2, ge=0, le=16)
+    """k: tokens that follow a phrase in its extensions."""
+    max_row: int = Field(default=12, ge=2, le=64)
+    """Tokens of an encoder row, at most."""
+    depth: int = Field(default=1, ge=1, le=1024)
+    """pre-batch: from how many batches before."""
+    mask_true: bool = False
+    """Take pool phrases that the text really goes on with out of the pool where they do."""
+
+
+class Losses(Section):
+    """L = phrase L_p + token L_t + kl L_kl (METHOD A.6)."""
+
+    phrase: float = Field(default=1.0, ge=0.0, le=1000.0)
+    token: float = Field(default=1.0, ge=0.0, le=1000.0)
+    kl: float = Field(default=1.0, ge=0.0, le=1000.0)
+    alignment: Literal["context", "target"] = "context"
+    support: Literal["V", "V+P"] = "V"
+    detach: Literal["none", "static"] = "none"
+    """static: no gradient through the plain pass of L_kl."""
+    teacher: Literal["self", "bare"] = "self"
+    """bare: L_kl compares with the LM as it was before training (lora: without the adapter)."""
+    chunk: int = Field(default=256, ge=1)
+    """Positions whose |V| logits are in memory at a time."""
+
+
+class Frozen(Section):
+    """The `frozen` regime: rows of cached states against a pool (DESIGN 5)."""
+
+    cache: str | None = None
+    """Where states are kept; by default in univerb's cache folder."""
+    groups: int = Field(default=64, ge=1)
+    """How many groups of 16 passages an epoch has: the text that is really used."""
+    steps_per_group: int = Field(default=2, ge=1)
+    """Into how many steps the word starts of a group are divided."""
+    sizes: Sizes = (2, 8)
+    """Shortest and longest phrase, in tokens."""
+    own: float = Field(default=0.1, gt=0.0, le=1.0)
+    """Share of word starts whose own continuation is encoded and may be chosen there."""
+    own_weight: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of these rows in the loss; the others choose a phrase only if another place has it."""
+    decay: float = Field(default=0.6, gt=0.0, le=1.0)
+    """How much rarer each further token makes a gold phrase: 1 draws all lengths evenly."""
+    bank: int = Field(default=4096, ge=0)
+    """pre-batch: phrases of earlier steps that stay in the pool, as they were encoded then."""
+    marginal: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Weight of the marginal loss, in which any way to write the text is right, as in the exact
+    likelihood; the rest is L_p, in which only the longest phrase is."""
+    input_every: int = Field(default=2, ge=0)
+    """Train the input head at every so many steps; 0 never does."""
+    input_phrases: int = Field(default=96, ge=1)
+    """Phrases that are fed as one vector at such a step."""
+    input_context: int = Field(default=256, ge=8)
+    """Tokens of text before them, at most."""
+    input_weight: float = Field(default=1.0, ge=0.0, le=1000.0)
+
+
+class Optimiser(Section):
+    """AdamW with a linear schedule (METHOD A.7)."""
+
+    rate: float = Field(default=5e-5, gt=0.0, le=1.0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0)
+    warmup: float = Field(default=0.01, ge=0.0, lt=1.0)
+    """Share of the steps in which the rate rises."""
+    clip: float = Field(default=1.0, gt=0.0)
+
+
+class Run(Section):
+    """How long, how much at once, and what is kept."""
+
+    steps: int = Field(ge=1)
+    batch: int = Field(default=4, ge=1)
+    """Passages of one pass over all processes: they share the work, not the result."""
+    accumulate: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, ge=0)
+    save_every: int = Field(default=500, ge=1)
+    keep: int = Field(default=2, ge=1)
+    """How many checkpoints stay."""
+    validate_every: int = Field(default=500, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many validations without a better score."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast, where the hardware has it."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share the parameters."""
+    tensorboard: bool = False
+
+
+class TrainingConfig(Section):
+    """A whole run."""
+
+    model: str = DEFAULT_MODEL
+    """The backbone: a folder, a Hub id or the default."""
+    encoder_from: str | None = None
+    """Another model as the encoder's body; None for the backbone's first layers. A folder with an
+    encoder that univerb saved goes on from there."""
+    regime: Literal["full", "lora", "frozen"] = "frozen"
+    encoder: EncoderConfig = EncoderConfig()
+    data: Data
+    samples: Samples = Samples()
+    negatives: Negatives = Negatives()
+    losses: Losses = Losses()
+    lora: Lora = Lora()
+    frozen: Frozen = Frozen()
+    optimiser: Optimiser = Optimiser()
+    run: Run
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        for name, sizes in (("samples", self.samples.sizes), ("frozen", self.frozen.sizes)):
+            if not 2 <= sizes[0] <= sizes[1] <= 64:
+                raise ValueError(f"{name}.sizes is {sizes}; give 2 <= shortest <= longest <= 64")
+        low, high = self.samples.gap
+        if not 0 <= low <= high:
+            raise ValueError(f"samples.gap is {self.samples.gap}; give 0 <= least <= most")
+        if "corpus-retrieval" in self.negatives.kinds and self.samples.kind != "fmm":
+            raise ValueError("negatives.kinds has corpus-retrieval, which needs samples.kind: fmm")
+        return self
+
+
+def read_config(path: Path) -> TrainingConfig:
+    """Read a run's settings.
+
+    Args:
+        path: A YAML file.
+
+    Returns:
+        The settings.
+
+    Raises:
+        OptionError: If it cannot be read, or a value is unknown or out of range.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OptionError(f"{str(path)!r} is no readable YAML file: {reason}") from error
+    try:
+        return TrainingConfig.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise OptionError(
+            f"{where} in {str(path)!r}: {first['msg']} (given: {str(first['input'])[:80]}). "
+            "See configs/default/smollm2-wiki.yaml for every key."
+        ) from error

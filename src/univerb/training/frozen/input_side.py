@@ -1,0 +1,103 @@
+"""Training the input head: a phrase fed as one vector should leave the LM where its tokens do.
+
+Each phrase is a branch of the same plain text: it reads the true text before it from the KV cache,
+and only its own row is computed with gradients. So one pass over a passage serves many phrases,
+and every phrase stands in an exact context (L_kl of the paper with one phrase per sequence).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from univerb.modeling.dynamic import DynamicLM
+from univerb.training.frozen.states import States
+from univerb.training.frozen.windows import Windows
+
+
+class Branches:
+    """Plain text read once, and rows that go on from any place of it."""
+
+    @torch.no_grad()
+    def __init__(self, lm: DynamicLM, ids: Tensor) -> None:
+        self._lm = lm
+        cache = DynamicCache()
+        read = lm.model.base_model(input_ids=ids[None], past_key_values=cache, use_cache=True)
+        self._kept = [(layer.keys, layer.values) for layer in cache.layers]
+        self._size = len(ids)
+        self.hidden: Tensor = read.last_hidden_state[0]
+        """(N, d) the states after each token."""
+
+    def read(self, vectors: Tensor, after: Tensor, positions: Tensor) -> Tensor:
+        """Read one more row from different places of the text.
+
+        Args:
+            vectors: (B, d) the rows.
+            after: (B,) how many tokens of the text each of them sees.
+            positions: (B,) where each stands.
+
+        Returns:
+            (B, d) the states after them.
+        """
+        device = vectors.device
+        seen = torch.arange(self._size) < after[:, None]
+        mask = torch.cat([seen, torch.eye(len(vectors), dtype=torch.bool)], dim=1)
+        states: Tensor = self._lm.model.base_model(
+            inputs_embeds=vectors[None],
+            # A cache of its own, so that other branches do not see these rows.
+            past_key_values=DynamicCache(self._kept),
+            attention_mask=mask[None, None].to(device),
+            position_ids=positions[None].to(device),
+            use_cache=True,
+        ).last_hidden_state[0]
+        return states
+
+
+class AfterPhrase(NamedTuple):
+    """How far apart two next-token distributions are, one value per phrase, in nats."""
+
+    learned: Tensor
+    """KL(static || dynamic): what is made small. After equal steps it leaves both smaller than
+    training with the other one does (2.40 against 2.58 nats of `measured` after 50)."""
+    measured: Tensor
+    """KL(dynamic || static), the paper's L_kl."""
+
+
+def after_phrase(lm: DynamicLM, dynamic: Tensor, static: Tensor) -> AfterPhrase:
+    """Compare the states (B, d) after phrases fed as vectors and as tokens, over V."""
+    vector = lm.embeddings.output(dynamic).float().log_softmax(-1)
+    tokens = lm.embeddings.output(static).float().log_softmax(-1)
+    return AfterPhrase(
+        (tokens.exp() * (tokens - vector)).sum(-1), (vector.exp() * (vector - tokens)).sum(-1)
+    )
+
+
+def input_losses(
+    lm: DynamicLM, states: States, rows: Windows, lengths: Tensor, context: int
+) -> AfterPhrase:
+    """Feed phrases as single vectors and compare what the LM expects after them.
+
+    Args:
+        lm: The frozen LM and its encoder.
+        states: Some passages.
+        rows: Where the phrases begin, all in one passage.
+        lengths: (B,) their tokens.
+        context: Tokens of text before the last phrase, at most.
+
+    Returns:
+        What is different after them, with gradients to the encoder.
+    """
+    begin = rows.at + 1
+    end = begin + lengths
+    base = max(int(end.max()) - context, int((states.passage < states.passage[begin[0]]).sum()))
+    text = Branches(lm, states.ids[base : int(end.max())].long())
+    hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
+    picked = torch.arange(len(rows)), lengths - 1
+    last, first = rows.ids[picked], rows.ids[:, 0]
+    vectors, _ = lm.encoder.heads(
+        hidden[picked], lm.embeddings.input(last), lm.embeddings.output_weight[first]
+    )
+    # It stands where its last token would: later tokens then keep their places.
+    dynamic = text.read(vectors, begin - base, end - 1 - base)
+    return after_phrase(lm, dynamic, text.hidden[end - 1 - base])

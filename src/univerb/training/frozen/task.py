@@ -1,0 +1,214 @@
+"""The `frozen` regime: the encoder learns from cached states of a backbone that stays as it is.
+
+A row is the LM's state before a word. Its choice is between V, of which only the cached logsumexp
+is needed, and a pool of phrases (DESIGN 5). Some rows own a phrase: their true continuation is
+encoded and may be chosen there, as if a document had brought it. The others are as at run time:
+they go on with a phrase only if another place of the pool has it.
+"""
+
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.heads import SplitHeads
+from univerb.training.config import Negatives, TrainingConfig
+from univerb.training.frozen.input_side import input_losses
+from univerb.training.frozen.losses import RowLosses, fits, row_losses
+from univerb.training.frozen.pools import Bank, Candidates, LivePool
+from univerb.training.frozen.states import StateCache, States
+from univerb.training.frozen.validation import validate_frozen
+from univerb.training.frozen.windows import Windows, letters, windows
+from univerb.training.processes import Processes
+from univerb.training.task import Loss
+
+
+class FrozenTask:
+    """A task of the trainer: the encoder of a frozen LM."""
+
+    def __init__(
+        self,
+        lm: DynamicLM,
+        config: TrainingConfig,
+        cache: StateCache,
+        validation: StateCache | None,
+        processes: Processes,
+    ) -> None:
+        self._lm = lm
+        self._config = config
+        self._cache = cache
+        self._validation = validation
+        self._processes = processes
+        self._letters = letters(lm.tokenizer, lm.static_size)
+        self._bank = Bank.empty(lm.width)
+        self._group: tuple[int, States, Windows] | None = None
+        lm.model.requires_grad_(False)
+        lm.encoder.train()
+        for parameter in lm.encoder.parameters():
+            parameter.requires_grad_(True)
+        if isinstance(lm.encoder.heads, SplitHeads) and not lm.is_trained:
+            states, rows = self._rows(0)
+            with torch.no_grad():
+                hidden = lm.encoder.hidden_states(rows.ids, lm.embeddings)
+            lm.encoder.heads.fit(hidden.flatten(0, 1), states.hidden.float())
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The encoder; the LM is frozen."""
+        return {"encoder": self._lm.encoder}
+
+    def loss(self, index: int) -> Loss:
+        """Compute the loss of one step's rows, and of the input head where it is due."""
+        settings = self._config.frozen
+        states, rows = self._rows(index)
+        generator = torch.Generator().manual_seed(_mixed(self._config.run.seed, index))
+        # Some steps do without the longest windows, which cost most and fit least often.
+        low, high = settings.sizes
+        width = int(torch.randint(low, high + 1, (2,), generator=generator).max())
+        rows = rows.cut(width)
+        length = _lengths(rows, settings.decay, generator)
+        is_own = torch.rand(len(rows), generator=generator) < settings.own
+        length = length.where(is_own, 0)
+        pool, outputs = self._encoded(rows[is_own], length[is_own])
+        candidates = Candidates.joined(pool, outputs, self._bank)
+        share = self._processes.share(len(rows))
+        mine = slice(share.start, share.stop)
+        found = self._scored(states, rows[mine], length[mine], candidates)
+        if "pre-batch" in self._config.negatives.kinds:
+            self._bank = self._bank.pushed(pool, outputs, settings.bank)
+        total, terms = _weighed(found, is_own, mine, settings.own_weight, settings.marginal)
+        if settings.input_every and index % settings.input_every == 0:
+            kl = self._input_loss(states, rows, generator)
+            total = total + settings.input_weight * kl
+            terms["kl"] = float(kl.detach())
+        return Loss(total, terms, len(share))
+
+    def memory(self) -> dict[str, Tensor]:
+        """Return the bank, and the coordinates that the heads were fitted to."""
+        bank = {"keys": self._bank.keys, "first": self._bank.first, "outputs": self._bank.outputs}
+        return bank | dict(self._lm.encoder.heads.named_buffers())
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        """Take both back."""
+        self._bank = Bank(memory["keys"], memory["first"], memory["outputs"])
+        for name, value in self._lm.encoder.heads.named_buffers():
+            value.copy_(memory[name])
+
+    def validate(self) -> dict[str, float]:
+        """Measure held-out passages: first halves give the phrases, second halves the rows."""
+        if self._validation is None:
+            return {}
+        self._lm.encoder.eval()
+        found = validate_frozen(self._lm, self._validation, self._config, self._letters)
+        self._lm.encoder.train()
+        return found
+
+    def export(self, folder: Path, step: int) -> None:
+        """Write the encoder."""
+        encoder = self._lm.encoder
+        encoder.config = encoder.config.model_copy(update={"trained_steps": step})
+        self._lm.save_pretrained(folder)
+
+    def _rows(self, index: int) -> tuple[States, Windows]:
+        """Return the states of a group and the word starts that this step looks at."""
+        settings = self._config.frozen
+        group, part = divmod(index, settings.steps_per_group)
+        group %= settings.groups
+        if self._group is None or self._group[0] != group:
+            states = self._cache.group(group)
+            self._group = group, states, windows(states, settings.sizes, self._letters)
+        _, states, found = self._group
+        edges = numpy.linspace(0, len(found), settings.steps_per_group + 1).astype(int)
+        return states, found[slice(int(edges[part]), int(edges[part + 1]))]
+
+    def _encoded(self, own: Windows, length: Tensor) -> tuple[LivePool, Tensor]:
+        """Encode the phrases of owning rows, each process its share of the windows."""
+        pool = LivePool.of(own, taken(own, length, self._config.negatives))
+        embeddings, share = self._lm.embeddings, self._processes.share(len(own))
+        windows_of_mine = own.ids[share.start : share.stop]
+        hidden = self._processes.gather(
+            self._lm.encoder.hidden_states(windows_of_mine, embeddings)
+        )[pool.window, pool.column]
+        last, first = embeddings.input(pool.last), embeddings.output_weight[pool.first]
+        return pool, self._lm.encoder.heads(hidden, last, first)[1]
+
+    def _scored(
+        self, states: States, rows: Windows, length: Tensor, candidates: Candidates
+    ) -> RowLosses:
+        logits = candidates.scores(
+            states.hidden[rows.at].float(),
+            self._lm.encoder.heads.bias,
+            self._lm.static_size,
+            self._lm.encoder.config.count_correction,
+        )
+        found = fits(rows, candidates, length, self._config.negatives.mask_true)
+        return row_losses(logits, states.total[rows.at], states.best[rows.at], rows, found)
+
+    def _input_loss(self, states: States, rows: Windows, generator: torch.Generator) -> Tensor:
+        """Return this process's share of the mean KL after phrases fed as one vector."""
+        settings = self._config.frozen
+        # All phrases of a step stand in one passage, so that one pass reads their context.
+        passage = states.passage[rows.at]
+        near = rows[(passage == passage[len(passage) // 2]).nonzero()[:, 0]]
+        near = near[near.at > near.at.max() - settings.input_context // 2]
+        length = _lengths(near, 1.0, generator)
+        chosen = torch.randperm(len(near), generator=generator)[: settings.input_phrases]
+        share = self._processes.share(len(chosen))
+        mine = chosen[share.start : share.stop]
+        losses = input_losses(self._lm, states, near[mine], length[mine], settings.input_context)
+        return losses.learned.sum() / len(chosen)
+
+
+def taken(own: Windows, length: Tensor, negatives: Negatives) -> Tensor:
+    """Say which prefixes of owning windows join the pool.
+
+    Args:
+        own: The windows.
+        length: (W,) tokens of the gold phrase of each.
+        negatives: Which kinds are in use.
+
+    Returns:
+        (W, L): the gold phrases, their prefixes and their extensions, as far as wanted.
+    """
+    size = torch.arange(1, own.ids.shape[1] + 1)
+    wanted = size == length[:, None]
+    if "prefixes" in negatives.kinds:
+        wanted |= size < length[:, None]
+    if "self-retrieval" in negatives.kinds:
+        wanted |= (size > length[:, None]) & (size <= length[:, None] + negatives.extensions)
+    return wanted & own.allowed
+
+
+def _lengths(rows: Windows, decay: float, generator: torch.Generator) -> Tensor:
+    """Draw how long each row's phrase is, shorter ones more often."""
+    weights = rows.allowed * decay ** torch.arange(rows.allowed.shape[1])
+    return torch.multinomial(weights, 1, generator=generator)[:, 0] + 1
+
+
+def _weighed(
+    found: RowLosses, is_own: Tensor, mine: slice, own_weight: float, marginal: float
+) -> tuple[Tensor, dict[str, float]]:
+    """Add up this process's rows: weights are those of the whole step."""
+    owners = max(int(is_own.sum()), 1)
+    others = max(len(is_own) - owners, 1)
+    weights = torch.where(is_own, own_weight / owners, (1 - own_weight) / others)[mine]
+    total = (weights * torch.lerp(found.strict, found.marginal, marginal)).sum()
+    has_gold = found.gold >= 0
+    mine_own = is_own[mine]
+    right = mine_own & (found.chosen == found.gold)
+    false = ~has_gold & found.fires
+    golds = has_gold.sum().clamp_min(1)
+    terms = {
+        "phrase": float((weights * found.strict.detach()).sum()),
+        "marginal": float((weights * found.marginal.detach()).sum()),
+        "phrase_accuracy": float(right.sum() / owners),
+        "fires": float(found.fires.sum() / len(is_own)),
+        "over_firing": float(false.sum() / (len(is_own) - golds).clamp_min(1)),
+    }
+    return total, terms
+
+
+def _mixed(seed: int, index: int) -> int:
+    return int(numpy.random.SeedSequence((seed, index)).generate_state(1)[0])

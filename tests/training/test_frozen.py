@@ -1,0 +1,372 @@
+"""The frozen regime against slow, direct computations on tiny models."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import MAKERS, TEXT, make_tokenizer
+from univerb.config import EncoderConfig
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document, Phrase
+from univerb.sources.guards import is_number
+from univerb.sources.tokens import running_tokens
+from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, TrainingConfig
+from univerb.training.frozen.input_side import Branches, after_phrase, input_losses
+from univerb.training.frozen.losses import fits, row_losses
+from univerb.training.frozen.pools import Bank, Candidates, LivePool
+from univerb.training.frozen.states import StateCache, States, read_states
+from univerb.training.frozen.task import FrozenTask
+from univerb.training.frozen.windows import Windows, letters, windows
+from univerb.training.processes import Processes
+from univerb.training.texts import Texts
+from univerb.training.trainer import train
+
+LONG = " ".join(f"{TEXT} Number {n} of the lease, dated {1900 + n}, is void." for n in range(6))
+KINDS = ("in-batch", "prefixes", "self-retrieval")
+
+
+def make_lm(name: str = "llama", **encoder: object) -> DynamicLM:
+    settings = EncoderConfig.model_validate({"count_correction": True, **encoder})
+    return DynamicLM.wrap(MAKERS[name](), make_tokenizer(), settings)
+
+
+def make_config(steps: int = 6, **frozen: object) -> TrainingConfig:
+    given = {"groups": 2, "own": 0.4, "own_weight": 0.3, "input_every": 2, "input_phrases": 6}
+    return TrainingConfig(
+        data=Data(documents=("text",), block=96, passages=16),
+        negatives=Negatives(kinds=KINDS, extensions=6, mask_true=True),
+        frozen=Frozen.model_validate(given | {"input_context": 48} | frozen),
+        optimiser=Optimiser(rate=1e-3),
+        run=Run(steps=steps, batch=1, accumulate=1, save_every=2, validate_every=3),
+    )
+
+
+def make_task(
+    folder: Path, lm: DynamicLM, config: TrainingConfig, processes: Processes | None = None
+) -> FrozenTask:
+    documents = [Document(LONG[n:], f"d{n}") for n in range(0, 400, 25)]
+    texts = Texts(documents, lm.tokenizer, config.data.block)
+    cache = StateCache(folder, lm, texts, 0)
+    return FrozenTask(lm, config, cache, cache, processes or Processes.single())
+
+
+def states_of(lm: DynamicLM, text: str = LONG) -> States:
+    return read_states(lm, running_tokens(text[:700], lm.tokenizer))
+
+
+def test_states_are_those_of_the_lm():
+    lm = make_lm()
+    states = states_of(lm)
+    with torch.no_grad():
+        logits = lm.model(input_ids=states.ids.long()[None]).logits[0]
+    torch.testing.assert_close(states.total, logits.logsumexp(-1))
+    torch.testing.assert_close(states.best, logits.max(-1).values)
+    own = logits[:-1].log_softmax(-1).gather(1, states.ids.long()[1:, None])[:, 0]
+    torch.testing.assert_close(states.own[:-1], own)
+    assert states.own[-1] == 0
+    assert states.hidden.dtype == torch.float16
+
+
+def test_windows_are_all_ngrams_that_the_guards_allow():
+    lm = make_lm()
+    text = running_tokens("In 1999 12 34 tenants\nshall pay 7 8 rents. " + LONG[:300], lm.tokenizer)
+    found = windows(read_states(lm, text), (2, 5), letters(lm.tokenizer, lm.static_size))
+    ids = text.ids.tolist()
+    wanted = {
+        (place, size)
+        for size in range(2, 6)
+        for place in text.windows(size).tolist()
+        if place and not is_number(lm.tokenizer.decode(ids[place : place + size]))
+    }
+    given = {
+        (int(found.at[row]) + 1, int(column) + 1)
+        for row, column in found.allowed.nonzero().tolist()
+    }
+    assert given == wanted
+    tuples = {}
+    for row, column in found.allowed.nonzero().tolist():
+        key = int(found.keys[row, column])
+        assert tuples.setdefault(key, found.ids[row, : column + 1].tolist()) == (
+            found.ids[row, : column + 1].tolist()
+        )
+    spans = {tuple(ids[a : a + n]) for a, n in wanted}
+    assert len(tuples) == len(spans)
+
+
+def direct(
+    lm: DynamicLM, states: States, rows: Windows, phrases: dict[tuple[int, ...], torch.Tensor]
+) -> tuple[list[float], list[float]]:
+    """Compute both losses with whole softmaxes and Python tuples."""
+    strict, marginal = [], []
+    firsts = [key[0] for key in phrases]
+    weight = lm.embeddings.output_weight.detach()
+    for row in range(len(rows)):
+        at = int(rows.at[row])
+        hidden = states.hidden[at].float()
+        tokens = hidden @ weight.T
+        scores = {
+            key: float(hidden @ vector + lm.encoder.heads.bias.detach())
+            - math.log(firsts.count(key[0]))
+            for key, vector in phrases.items()
+        }
+        whole = math.log(sum(map(math.exp, scores.values())) + sum(map(math.exp, tokens.tolist())))
+        bare = float(tokens.logsumexp(0))
+        text = tuple(states.ids[at + 1 : at + 9].tolist())
+        total, best = math.exp(bare - whole), math.exp(bare - whole)
+        for size in range(2, len(text) + 1):
+            if text[:size] in phrases:
+                cost = float(states.own[at : at + size].sum())
+                share = math.exp(scores[text[:size]] - whole - cost)
+                total, best = total + share, share
+        strict.append(-math.log(best))
+        marginal.append(-math.log(total))
+    return strict, marginal
+
+
+@pytest.mark.parametrize("backbone", ["gpt2", "llama"])
+def test_losses_equal_whole_softmaxes(backbone):
+    lm = make_lm(backbone)
+    states = states_of(lm)
+    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))
+    own, rows = found[slice(0, 30)], found[slice(25, 60)]
+    pool = LivePool.of(own, own.allowed)
+    torch.manual_seed(3)
+    outputs = torch.randn(len(pool.keys), lm.width)
+    candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
+    logits = candidates.scores(
+        states.hidden[rows.at].float(), lm.encoder.heads.bias, lm.static_size, True
+    )
+    fit = fits(rows, candidates, torch.zeros(len(rows), dtype=torch.long), mask_true=True)
+    total = (states.hidden[rows.at].float() @ lm.embeddings.output_weight.T).logsumexp(1)
+    losses = row_losses(logits, total.detach(), states.best[rows.at], rows, fit)
+    phrases = {
+        tuple(own.ids[int(w), : int(c) + 1].tolist()): outputs[k]
+        for k, (w, c) in enumerate(zip(pool.window, pool.column, strict=True))
+    }
+    strict, marginal = direct(lm, states, rows, phrases)
+    torch.testing.assert_close(losses.strict, torch.tensor(strict), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(losses.marginal, torch.tensor(marginal), rtol=1e-4, atol=1e-4)
+    assert (losses.gold >= 0).any()
+    assert (losses.gold < 0).any()
+    assert (losses.marginal <= losses.strict + 1e-6).all()
+
+
+def test_a_row_does_not_see_what_only_its_own_text_brought():
+    lm = make_lm()
+    states = states_of(lm)
+    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))[slice(0, 12)]
+    pool = LivePool.of(found, found.allowed)
+    candidates = Candidates.joined(
+        pool, torch.zeros(len(pool.keys), lm.width), Bank.empty(lm.width)
+    )
+    length = found.allowed.int().argmax(1) + 1
+    hidden = fits(found, candidates, length, mask_true=True)
+    for row in range(len(found)):
+        for column in range(8):
+            place = int(candidates.find(found.keys[row, column]))
+            is_longer = column >= int(length[row])
+            is_alone = int(candidates.owners[place]) == 1
+            if not found.allowed[row, column]:
+                assert hidden.place[row, column] == hidden.barred[row, column] == -1
+            elif is_longer and is_alone:
+                assert hidden.barred[row, column] == place
+                assert hidden.place[row, column] == -1
+            else:
+                assert hidden.place[row, column] == place
+                assert hidden.barred[row, column] == -1
+    paper = fits(found, candidates, length, mask_true=False)
+    assert (paper.barred == -1).all()
+    assert ((paper.place >= 0).sum(1) >= 1).all()
+
+
+def test_the_bank_keeps_each_key_once_newest_first():
+    lm = make_lm()
+    found = windows(states_of(lm), (2, 4), letters(lm.tokenizer, lm.static_size))
+    first, second = (LivePool.of(found[s], found[s].allowed) for s in (slice(0, 9), slice(5, 14)))
+    bank = Bank.empty(lm.width).pushed(first, torch.zeros(len(first.keys), lm.width), 99)
+    bank = bank.pushed(second, torch.ones(len(second.keys), lm.width), 99)
+    assert len(set(bank.keys.tolist())) == len(bank.keys)
+    assert (bank.outputs[: len(second.keys)] == 1).all()
+    assert bank.pushed(second, torch.ones(len(second.keys), lm.width), 5).outputs.shape[0] == 5
+
+
+@pytest.mark.parametrize("backbone", ["gpt2", "llama"])
+def test_a_branch_reads_what_a_text_of_its_own_would(backbone):
+    lm = make_lm(backbone)
+    ids = states_of(lm).ids.long()[:40]
+    text = Branches(lm, ids)
+    torch.manual_seed(1)
+    vectors = torch.randn(3, lm.width)
+    after, positions = torch.tensor([5, 17, 30]), torch.tensor([8, 18, 30])
+    together = text.read(vectors, after, positions)
+    for row in range(3):
+        seen = int(after[row])
+        inputs = torch.cat([lm.embeddings.input(ids[:seen]), vectors[row : row + 1]])
+        places = torch.cat([torch.arange(seen), positions[row : row + 1]])
+        with torch.no_grad():
+            alone = lm.model.base_model(
+                inputs_embeds=inputs[None],
+                position_ids=places[None],
+                # Without it, places that jump are taken for several texts in one row.
+                attention_mask=torch.ones(1, seen + 1),
+                use_cache=False,
+            ).last_hidden_state[0, -1]
+        torch.testing.assert_close(together[row], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_no_difference_where_the_vector_is_the_token_itself():
+    lm = make_lm()
+    ids = states_of(lm).ids.long()[:30]
+    text = Branches(lm, ids)
+    places = torch.tensor([4, 9, 20])
+    read = text.read(lm.embeddings.input(ids[places]), places, places)
+    difference = after_phrase(lm, read, text.hidden[places])
+    torch.testing.assert_close(difference.learned, torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(difference.measured, torch.zeros(3), rtol=0, atol=1e-5)
+
+
+def test_the_input_loss_reaches_the_encoder_and_nothing_else():
+    lm = make_lm()
+    states = states_of(lm)
+    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))[slice(8, 14)]
+    lm.model.requires_grad_(False)
+    length = found.allowed.int().argmax(1) + 1
+    input_losses(lm, states, found, length, 64).learned.sum().backward()
+    assert lm.encoder.heads.input.weight.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
+
+
+@pytest.mark.parametrize("kinds", [KINDS, ("in-batch",), ("in-batch", "pre-batch", "prefixes")])
+def test_training_lowers_the_loss_and_leaves_the_lm_alone(tmp_path, kinds):
+    lm = make_lm()
+    before = {name: value.clone() for name, value in lm.model.state_dict().items()}
+    config = make_config(steps=30)
+    config = config.model_copy(update={"negatives": Negatives(kinds=kinds, mask_true=True)})
+    task = make_task(tmp_path / "states", lm, config)
+    first = sum(float(task.loss(index).total.detach()) for index in range(4))
+    train(task, config, tmp_path / "run", Processes.single())
+    last = sum(float(task.loss(index).total.detach()) for index in range(4))
+    assert last < first
+    assert all(torch.equal(value, before[name]) for name, value in lm.model.state_dict().items())
+    again = DynamicLM.wrap(lm.model, lm.hf_tokenizer)
+    assert not again.is_trained
+    assert (tmp_path / "run" / "encoder" / "univerb.json").is_file()
+
+
+class Half(Processes):
+    """One of two processes that never meet: it is handed what the other one encoded."""
+
+    def __init__(self, rank: int) -> None:
+        single = Processes.single()
+        super().__init__(rank, 2, single.device)
+
+    def gather(self, rows, counts=None):
+        return rows if self.whole is None else self.whole
+
+
+def test_two_shares_are_the_whole(tmp_path):
+    config = make_config(steps=1, input_every=1)
+    whole = make_task(tmp_path, make_lm(), config).loss(0)
+    lm = make_lm()
+    task = make_task(tmp_path, lm, config)
+    totals = []
+    for rank in range(2):
+        half = Half(rank)
+        states, rows = task._rows(0)
+        half.whole = _all_windows(task, lm)
+        task._processes = half
+        totals.append(task.loss(0))
+    assert sum(loss.rows for loss in totals) == whole.rows
+    total = sum(float(loss.total.detach()) for loss in totals)
+    assert total == pytest.approx(float(whole.total.detach()), abs=1e-5)
+    for name, value in whole.terms.items():
+        assert sum(loss.terms[name] for loss in totals) == pytest.approx(value, abs=1e-5)
+
+
+def _all_windows(task: FrozenTask, lm: DynamicLM) -> torch.Tensor:
+    """Encode what a single process would: recorded from its own run."""
+    kept: list[torch.Tensor] = []
+    real = lm.encoder.hidden_states
+
+    def recorded(ids, embeddings):
+        states = real(ids, embeddings)
+        kept.append(states)
+        return states
+
+    lm.encoder.hidden_states = recorded
+    task._processes = Processes.single()
+    task.loss(0)
+    del lm.encoder.hidden_states
+    return kept[0].detach()
+
+
+def test_a_run_that_stopped_ends_with_the_same_bits(tmp_path):
+    torch.set_num_threads(1)
+    config = make_config(steps=6)
+    whole = make_lm()
+    train(make_task(tmp_path / "s", whole, config), config, tmp_path / "a", Processes.single())
+
+    class Stop(Exception):
+        pass
+
+    stopped = make_lm()
+    task = make_task(tmp_path / "s", stopped, config)
+    real = task.loss
+
+    def failing(index: int):
+        if index == 4:
+            raise Stop
+        return real(index)
+
+    task.loss = failing
+    with pytest.raises(Stop):
+        train(task, config, tmp_path / "b", Processes.single())
+    resumed = make_lm()
+    train(make_task(tmp_path / "s", resumed, config), config, tmp_path / "b", Processes.single())
+    for name, value in whole.encoder.state_dict().items():
+        assert torch.equal(value, resumed.encoder.state_dict()[name]), name
+
+
+def test_damaged_states_are_computed_again(tmp_path):
+    lm = make_lm()
+    config = make_config()
+    make_task(tmp_path, lm, config).loss(0)
+    (path,) = tmp_path.rglob("000000.safetensors")
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    make_task(tmp_path, make_lm(), config).loss(0)
+    assert path.read_bytes() == good
+
+
+def test_validation_measures_what_decoding_would_find(tmp_path):
+    lm = make_lm()
+    task = make_task(tmp_path, lm, make_config())
+    found = task.validate()
+    assert found.keys() == {"score", "strict", "fires", "precision", "kl"}
+    assert found["score"] <= found["strict"]
+    assert 0 <= found["fires"] <= 1
+    lm.encoder.heads.bias.data.fill_(50.0)
+    assert task.validate()["fires"] == 1.0
+
+
+def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):
+    lm = make_lm()
+    task = make_task(tmp_path, lm, make_config())
+    torch.manual_seed(5)
+    torch.nn.init.normal_(lm.encoder.heads.output.weight, std=0.1)
+    states, rows = task._rows(0)
+    own = rows[slice(0, 20)]
+    with torch.no_grad():
+        pool, outputs = task._encoded(own, torch.full((20,), 8))
+    keys = [
+        tuple(own.ids[int(w), : int(c) + 1].tolist())
+        for w, c in zip(pool.window, pool.column, strict=True)
+    ]
+    vocabulary = lm.vocabulary([Phrase(key, lm.tokenizer.decode(key)) for key in keys])
+    view = lm.rows(vocabulary)
+    hidden = states.hidden[own.at].float()
+    candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
+    trained = candidates.scores(hidden, lm.encoder.heads.bias, lm.static_size, True)
+    torch.testing.assert_close(trained, hidden @ view.outputs.T + view.bias, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,433 @@
+"""The regimes `full` and `lora`: the same numbers as decoding, any number of processes, resume."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers, trainers
+from transformers import AutoModel, GPT2Config
+
+from conftest import MAKERS, TEXT, data_directory, make_llama, make_tokenizer, stir
+from univerb.config import EncoderConfig
+from univerb.errors import OptionError
+from univerb.modeling.adapter import load_adapter
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.encoder import PhraseEncoder
+from univerb.phrase import Document, Phrase
+from univerb.sources.files import read_documents
+from univerb.tokenizer import Tokenizer
+from univerb.training.batch import Pool
+from univerb.training.batches import Batches
+from univerb.training.config import TrainingConfig, read_config
+from univerb.training.mixed import MixedTask, make_mixed_task
+from univerb.training.pool_vectors import encode_pool, pool_bias
+from univerb.training.processes import Processes
+from univerb.training.texts import Texts
+from univerb.vocabulary import DynamicVocabulary
+
+DOCUMENTS = [
+    Document(TEXT, "lease.txt"),
+    Document("The landlord shall pay the rent of the premises on the first day. " * 4, "b.txt"),
+    Document("Each month the tenant shall have good repair at least thirty days.", "c.txt"),
+]
+ALL = ["in-batch", "pre-batch", "prefixes", "self-retrieval", "generation"]
+ONE = Processes.single("cpu")
+
+
+def settings(**sections):
+    """A small run: passages of 48 tokens, three at a time."""
+    given = {
+        "regime": "full",
+        "data": {"documents": ["x"], "block": 48, "passages": 5},
+        "samples": {"gap": [2, 5]},
+        "negatives": {"kinds": ALL},
+        "losses": {"chunk": 16},
+        "run": {"steps": 20, "batch": 3},
+    }
+    for name, values in sections.items():
+        given[name] = {**given.get(name, {}), **values} if isinstance(values, dict) else values
+    return TrainingConfig.model_validate(given)
+
+
+def tiny_lm(name="llama", encoder=None):
+    return DynamicLM.wrap(MAKERS[name](), make_tokenizer(), encoder)
+
+
+def make_task(lm=None, processes=ONE, validation=(), **sections) -> MixedTask:
+    return make_mixed_task(settings(**sections), processes, lm or tiny_lm(), DOCUMENTS, validation)
+
+
+def trainable(task):
+    return {
+        f"{part}.{name}": parameter
+        for part, module in task.modules.items()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def steps(task, count, first=0, rate=2e-3):
+    """Train as plainly as can be, and return the losses."""
+    optimiser = torch.optim.AdamW(trainable(task).values(), lr=rate, weight_decay=0.0)
+    losses = []
+    for index in range(first, first + count):
+        loss = task.loss(index)
+        optimiser.zero_grad()
+        loss.total.backward()
+        optimiser.step()
+        losses.append(float(loss.total.detach()))
+    return losses
+
+
+def foreign_lm(heads="split"):
+    """An encoder that reads text through a tokenizer of its own."""
+    rust = tokenizers.Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    rust.train_from_iterator(["landlord premises enjoyment"], trainer)
+    torch.manual_seed(5)
+    config = GPT2Config(vocab_size=270, n_positions=128, n_embd=16, n_layer=2, n_head=2)
+    model = make_llama()
+    embeddings = DynamicLM.wrap(model, make_tokenizer()).embeddings
+    encoder = PhraseEncoder.from_model(
+        AutoModel.from_config(config), Tokenizer(rust), embeddings, EncoderConfig(heads=heads)
+    )
+    return DynamicLM.wrap(model, make_tokenizer(), encoder)
+
+
+LMS = {
+    "gpt2-split": lambda: stir(tiny_lm("gpt2")),
+    "gpt2-tied": lambda: tiny_lm("gpt2", EncoderConfig(heads="tied")),
+    "llama-split": lambda: stir(tiny_lm("llama")),
+    "llama-tied": lambda: tiny_lm("llama", EncoderConfig(heads="tied")),
+    "corrected": lambda: stir(tiny_lm("llama", EncoderConfig(count_correction=True))),
+    "foreign-split": lambda: stir(foreign_lm()),
+    "foreign-tied": lambda: foreign_lm("tied"),
+}
+
+
+@pytest.mark.parametrize("kind", LMS)
+@torch.no_grad()
+def test_training_scores_as_decoding_does(kind):
+    """L_p from the logits of DynamicLM.forward, whose phrases are encoded one call later."""
+    lm = LMS[kind]()
+    config = settings(negatives={"kinds": ["in-batch", "prefixes", "self-retrieval"]})
+    task = make_mixed_task(config, ONE, lm, DOCUMENTS)
+    task._train(False)
+    texts = Texts(DOCUMENTS, lm.tokenizer, 48)
+    batch = Batches(config, lm, DOCUMENTS, None).batch(texts, range(3))
+    sums, vectors = task._sums(batch, None)
+    phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in batch.pool.keys]
+    vocabulary = DynamicVocabulary(lm.static_size, phrases)
+    assert len(phrases) > 20
+    view = lm.rows(vocabulary)
+    torch.testing.assert_close(vectors.inputs, view.inputs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(vectors.outputs, view.outputs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(pool_bias(lm, batch.pool.keys), view.bias)
+    total = 0.0
+    for units, mask in zip(batch.unit_ids, batch.unit_mask, strict=True):
+        logits = lm.forward(units[mask][None], vocabulary)[0, :-1]
+        total += torch.nn.functional.cross_entropy(logits, units[mask][1:], reduction="sum")
+    torch.testing.assert_close(sums.phrase.total, total, rtol=1e-4, atol=1e-3)
+    assert sums.phrase.phrases > 5
+
+
+@pytest.mark.parametrize(
+    ("regime", "kind"),
+    [("full", "gpt2-split"), ("full", "foreign-split"), ("lora", "llama-tied")],
+)
+def test_twenty_steps_reduce_the_loss(regime, kind):
+    task = make_task(LMS[kind](), regime=regime)
+    before = trainable(task)
+    before = {name: parameter.detach().clone() for name, parameter in before.items()}
+    losses = steps(task, 20)
+    assert sum(losses[-4:]) < 0.85 * sum(losses[:4])
+    moved = {name.split(".")[0] for name, p in trainable(task).items() if not p.equal(before[name])}
+    assert moved == {"lm", "encoder"}
+
+
+class Half(Processes):
+    """One of two ranks that are threads of one process: gradients flow between them as they are."""
+
+    def __init__(self, rank, parts, wait):
+        super().__init__(rank, 2, torch.device("cpu"))
+        self._parts, self._wait = parts, wait
+
+    def _exchange(self, value):
+        self._parts[self.rank] = value
+        self._wait.wait(20)
+        both = list(self._parts)
+        self._wait.wait(20)
+        return both
+
+    def gather(self, rows):
+        return torch.cat(self._exchange(rows))
+
+    def total(self, values):
+        one, other = self._exchange(dict(values))
+        return {name: one[name] + other[name] for name in one}
+
+
+def halves(work):
+    """Do a work on both ranks at the same time."""
+    parts, wait = [None, None], threading.Barrier(2)
+
+    def one(rank):
+        try:
+            return work(Half(rank, parts, wait))
+        except BaseException:
+            wait.abort()
+            raise
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+@pytest.mark.parametrize("kind", ["llama-split", "corrected", "foreign-split"])
+def test_two_shares_are_the_whole(kind, batch):
+    lm = LMS[kind]()
+    # No dropout, which is drawn for each process.
+    for module in lm.encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    options = {"negatives": {"kinds": ALL, "mask_true": True}, "run": {"steps": 9, "batch": batch}}
+    alone = make_task(lm, validation=DOCUMENTS, **options)
+    ranks = [make_task(lm, rank, validation=DOCUMENTS, **options) for rank in halves(lambda r: r)]
+    for index in range(3):
+        whole = alone.loss(index)
+        parts = halves(lambda rank, index=index: _loss(ranks[rank.rank], rank, index))
+        torch.testing.assert_close(sum(part.total for part in parts), whole.total)
+        assert sum(part.rows for part in parts) == whole.rows
+        for name, value in whole.terms.items():
+            assert sum(p.terms[name] for p in parts) == pytest.approx(value, rel=1e-4, abs=1e-6)
+        leaves = list(trainable(alone).values())
+        expected = torch.autograd.grad(whole.total, leaves, allow_unused=True)
+        found = torch.autograd.grad(sum(p.total for p in parts), leaves, allow_unused=True)
+        for a, b in zip(found, expected, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None and b is not None:
+                torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+    reports = halves(lambda rank: _validate(ranks[rank.rank], rank))
+    assert reports[0] == reports[1] == pytest.approx(alone.validate(), rel=1e-4)
+
+
+def _loss(task, rank, index):
+    task._processes = rank
+    return task.loss(index)
+
+
+def _validate(task, rank):
+    task._processes = rank
+    return task.validate()
+
+
+def test_a_process_without_rows_takes_part():
+    """One row for two processes: the second encodes nothing that counts, but can be waited for."""
+    lm = stir(tiny_lm())
+    config = settings(negatives={"kinds": ["in-batch"]})
+    batch = Batches(config, lm, DOCUMENTS, None).batch(Texts(DOCUMENTS, lm.tokenizer, 48), range(1))
+    key = batch.pool.keys[0]
+    pool = Pool([key], [0], [len(key) - 1], [key], 1)
+    alone = encode_pool(lm, pool, ONE)
+    for vectors in halves(lambda rank: encode_pool(lm, pool, rank)):
+        torch.testing.assert_close(vectors.outputs, alone.outputs)
+        assert vectors.outputs.requires_grad
+
+
+def test_no_phrases_is_the_plain_lm():
+    """METHOD H 1 and 7: nothing to tell apart, nothing to keep close."""
+    task = make_task(samples={"gap": [60, 60]})
+    terms = task.loss(0).terms
+    assert terms["phrase"] == pytest.approx(terms["token"], rel=1e-5)
+    assert terms["kl"] == pytest.approx(0.0, abs=1e-5)
+    assert terms["phrase_accuracy"] == terms["over_firing"] == 0.0
+
+
+def test_every_loss_reaches_the_encoder():
+    """METHOD H 7."""
+    for name, other in (("phrase", "kl"), ("kl", "phrase")):
+        task = make_task(stir(tiny_lm()), losses={name: 1.0, other: 0.0, "token": 0.0})
+        loss = task.loss(0)
+        assert set(loss.terms) - {"phrase_accuracy", "over_firing"} == {name}
+        loss.total.backward()
+        heads = task.modules["encoder"].heads
+        assert heads.input.weight.grad.any()
+        # L_kl over V does not see the output side.
+        assert (heads.output.weight.grad.any() > 0) == (name == "phrase")
+
+
+def test_dropout_is_a_function_of_seed_and_index():
+    task = make_task(LMS["gpt2-tied"](), negatives={"kinds": ["in-batch"]})
+    first = task.loss(4)
+    torch.rand(3)
+    again, other = task.loss(4), task.loss(5)
+    assert torch.equal(first.total, again.total)
+    assert not torch.equal(first.total, other.total)
+
+
+def test_a_run_goes_on_from_its_memory():
+    def fresh():
+        return make_task(stir(tiny_lm("gpt2")), negatives={"kinds": ALL, "depth": 2})
+
+    task, other = fresh(), fresh()
+    assert task.memory()["pre_batch.sizes"].tolist() == []
+    for index in range(3):
+        task.loss(index)
+    other.remember({name: tensor.clone() for name, tensor in task.memory().items()})
+    assert torch.equal(task.loss(3).total, other.loss(3).total)
+    forgotten = fresh()
+    assert not torch.equal(forgotten.loss(3).total, task.loss(3).total)
+    assert make_task(negatives={"kinds": ["in-batch"]}).memory() == {}
+
+
+def test_earlier_phrases_only_add_to_the_softmax():
+    with_memory = make_task(stir(tiny_lm()), negatives={"kinds": ["in-batch", "pre-batch"]})
+    without = make_task(stir(tiny_lm()), negatives={"kinds": ["in-batch"]})
+    assert with_memory.loss(0).terms == without.loss(0).terms
+    assert with_memory.loss(1).terms["phrase"] > without.loss(1).terms["phrase"]
+
+
+def test_lora_trains_the_adapter_and_the_encoder_only():
+    lm, bare = tiny_lm(), make_llama()
+    task = make_task(lm, regime="lora", losses={"teacher": "bare"})
+    names = trainable(task)
+    assert {name.split(".")[0] for name in names} == {"lm", "encoder"}
+    assert all("lora_" in name for name in names if name.startswith("lm."))
+    # A fresh adapter does nothing: the bare LM is the LM.
+    fresh = make_task(regime="lora", lora={"dropout": 0.0}).loss(0).terms["kl"]
+    same = make_task(regime="lora", lora={"dropout": 0.0}, losses={"teacher": "bare"})
+    assert same.loss(0).terms["kl"] == pytest.approx(fresh, rel=1e-5)
+    steps(task, 5)
+    ids = torch.arange(1, 20)[None]
+    lm.model.eval()
+    assert not torch.allclose(lm.model(ids).logits, bare(ids).logits, atol=1e-2)
+    with torch.no_grad():
+        states, output = task._read_bare(ids)
+        assert torch.equal(output(states), bare(ids).logits)
+    for name, tensor in bare.state_dict().items():
+        mine = dict(lm.model.named_parameters()) | dict(lm.model.named_buffers())
+        inner = name if name in mine else name.replace(".weight", ".base_layer.weight")
+        assert torch.equal(mine[inner], tensor)
+
+
+def test_the_teacher_of_full_is_the_lm_before_training():
+    task = make_task(losses={"teacher": "bare"})
+    steps(task, 3)
+    ids = torch.arange(1, 20)[None]
+    states, output = task._read_bare(ids)
+    assert torch.equal(output(states), make_llama()(ids).logits)
+
+
+def test_validation_is_the_same_each_time_and_leaves_no_trace():
+    task = make_task(stir(tiny_lm("gpt2")), validation=DOCUMENTS[:2])
+    task.loss(0)
+    memory = task.memory()
+    report = task.validate()
+    assert report == task.validate()
+    assert report["score"] == report["phrase"] > 0
+    assert {"token", "kl", "phrase_accuracy", "over_firing"} < report.keys()
+    for name, tensor in task.memory().items():
+        assert torch.equal(tensor, memory[name])
+    assert make_task().validate() == {}
+
+
+def test_full_exports_a_pair_that_loads(tmp_path):
+    lm = tiny_lm()
+    task = make_task(lm)
+    steps(task, 3)
+    task.export(tmp_path / "run", 3)
+    loaded = DynamicLM.from_pretrained(str(tmp_path / "run"))
+    assert loaded.encoder.config.trained_steps == 3
+    assert lm.encoder.config.trained_steps == 0
+    assert loaded.profile.mode == "atomic"
+    lm.model.eval(), lm.encoder.eval()
+    assert_same_logits(loaded, lm)
+
+
+def test_lora_exports_an_encoder_and_an_adapter(tmp_path):
+    lm = tiny_lm("gpt2")
+    lm.model.save_pretrained(tmp_path / "bare")
+    lm.hf_tokenizer.save_pretrained(tmp_path / "bare")
+    lm.model.name_or_path = str(tmp_path / "bare")
+    task = make_task(lm, regime="lora")
+    steps(task, 3)
+    task.export(tmp_path / "run", 3)
+    loaded = DynamicLM.from_pretrained(str(tmp_path / "run"))
+    lm.model.eval(), lm.encoder.eval()
+    ids = torch.arange(1, 9)[None]
+    assert not torch.allclose(loaded.forward(ids), lm.forward(ids), atol=1e-3)
+    load_adapter(loaded.model, tmp_path / "run" / "adapter")
+    assert_same_logits(loaded, lm)
+
+
+@torch.no_grad()
+def assert_same_logits(one, other):
+    results = []
+    for lm in (one, other):
+        vocabulary = lm.vocabulary([" the tenant shall", " quiet enjoyment"])
+        results.append(lm.forward(torch.tensor([[5, 6, lm.static_size, 7]]), vocabulary))
+    torch.testing.assert_close(*results, atol=2e-3, rtol=1e-3)
+
+
+def test_settings_that_cannot_work():
+    with pytest.raises(OptionError, match=r"data\.block is 600"):
+        make_task(data={"documents": ["x"], "block": 600})
+    many = Processes(0, 4, torch.device("cpu"))
+    with pytest.raises(OptionError, match="4 processes"):
+        make_task(processes=many)
+
+
+def test_corpus_retrieval_and_fmm():
+    task = make_task(
+        samples={"kind": "fmm", "min_count": 2, "gap": [1, 3]},
+        negatives={"kinds": ["in-batch", "corpus-retrieval"]},
+    )
+    loss = task.loss(0)
+    loss.total.backward()
+    assert loss.rows > 20
+
+
+@pytest.mark.default_model
+@pytest.mark.parametrize(("corrected", "bias"), [(True, -3.0), (False, -6.0)])
+@torch.no_grad()
+def test_an_untrained_encoder_adds_little_to_the_loss(default_lm, corrected, bias):
+    """At most 0.1 nats at token rows, at the pool sizes of the paper and of a large batch."""
+    config = EncoderConfig(count_correction=corrected, bias=bias)
+    lm = DynamicLM.wrap(default_lm.model, default_lm.hf_tokenizer, config)
+    documents = read_documents(data_directory() / "wiki" / "valid.jsonl.gz")[:60]
+    kinds = ["in-batch", "prefixes", "self-retrieval"]
+    run = settings(data={"block": 256}, samples={"gap": [5, 12]}, negatives={"kinds": kinds})
+    batches, texts = Batches(run, lm, documents, None), Texts(documents, lm.tokenizer, 256)
+    batch = batches.batch(texts, range(1))
+    hidden = lm.model.base_model(input_ids=batch.token_ids).last_hidden_state[0]
+    is_token = batch.unit_ids[0, 1:] < lm.static_size
+    rows = hidden[batch.sigma[0, :-1][is_token]]
+    total = lm.embeddings.output(rows).logsumexp(-1)
+    for passages, size in ((6, 450), (38, 2700)):
+        pool = batches.batch(texts, range(passages)).pool
+        assert size < len(pool.keys) < 1.3 * size
+        vectors = encode_pool(lm, pool, ONE)
+        phrases = (rows @ vectors.outputs.T + pool_bias(lm, pool.keys)).logsumexp(-1)
+        assert float(torch.nn.functional.softplus(phrases - total).mean()) <= 0.1
+
+
+def test_the_configs_of_the_paper_follow_its_numbers():
+    folder = Path(__file__).parents[2] / "configs"
+    gpt2, llama = (
+        read_config(folder / "paper" / f"{name}.yaml")
+        for name in ("gpt2-wikitext103", "tinyllama-lora")
+    )
+    for config in (gpt2, llama):
+        assert (config.run.steps, config.run.batch, config.run.accumulate) == (400_000, 4, 2)
+        assert (config.optimiser.rate, config.optimiser.clip) == (5e-5, 1.0)
+        assert (config.samples.kind, config.samples.sizes) == ("n-words", (2, 5))
+        assert config.encoder.heads == "tied"
+    assert (gpt2.regime, llama.regime) == ("full", "lora")
+    assert (llama.lora.rank, llama.lora.alpha, llama.lora.dropout) == (8, 32, 0.1)
+    for name in ("full", "lora"):
+        assert read_config(folder / "tiny" / f"{name}.yaml").regime == name
