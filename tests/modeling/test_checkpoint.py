@@ -811,3 +811,16 @@ def test_a_reader_never_sees_half_a_text_file(tmp_path):
         assert reader.read() == "old"
     assert path.read_text() == "new" * 1000
     assert os.listdir(tmp_path) == [CARD]
+
+
+def test_half_precision_is_half_the_size_and_nearly_the_same(shelf, tmp_path):
+    lm = stir(DynamicLM.from_pretrained(str(shelf.backbone)))
+    lm.save_pretrained(tmp_path / "whole")
+    lm.save_pretrained(tmp_path / "half", half=True)
+    sizes = [(tmp_path / name / WEIGHTS).stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    again = DynamicLM.from_pretrained(str(tmp_path / "half"))
+    phrases = lm.vocabulary([Document(TEXT)]).snapshot().phrases
+    for ours, theirs in zip(lm.encode(phrases), again.encode(phrases), strict=True):
+        assert theirs.dtype == torch.float32
+        torch.testing.assert_close(theirs, ours, rtol=0.02, atol=0.02)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -63,7 +64,11 @@ class Card(BaseModel):
 
 
 def write_checkpoint(
-    folder: Path, encoder: PhraseEncoder, backbone: Backbone, profile: Profile
+    folder: Path,
+    encoder: PhraseEncoder,
+    backbone: Backbone,
+    profile: Profile,
+    is_half: bool = False,
 ) -> None:
     """Save an encoder.
 
@@ -72,14 +77,19 @@ def write_checkpoint(
         encoder: The encoder.
         backbone: The LM that it belongs to.
         profile: How the pair is meant to decode.
+        is_half: Write half precision: half the size, for shipping. Loading widens it again.
 
     Raises:
         CheckpointError: If the folder cannot be written.
     """
+    dtype = torch.float16 if is_half else None
     body = encoder.body.config.to_dict() if encoder.tokenizer else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {k: v.detach().cpu().contiguous() for k, v in encoder.state_dict().items()}
+        tensors = {
+            name: tensor.detach().to("cpu", dtype).contiguous()
+            for name, tensor in encoder.state_dict().items()
+        }
         save_file(tensors, folder / WEIGHTS)
         names = [WEIGHTS]
         if encoder.tokenizer:

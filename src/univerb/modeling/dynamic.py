@@ -178,10 +178,16 @@ class DynamicLM:
         loaded.name = str(given.resolve()) if folder == given else name
         return loaded
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Save the encoder, its settings and its backbone's name; the backbone itself is not."""
+    def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
+        """Save the encoder, its settings and its backbone's name; the backbone itself is not.
+
+        Args:
+            folder: Where to; made if it is not there.
+            half: Write half precision, for shipping.
+        """
         description = describe(self.model, self.tokenizer)
-        write_checkpoint(Path(folder).expanduser(), self.encoder, description, self.profile)
+        place = Path(folder).expanduser()
+        write_checkpoint(place, self.encoder, description, self.profile, is_half=half)
 
     @property
     def static_size(self) -> int:

@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from univerb.config import Profile
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import Negatives, TrainingConfig
@@ -41,6 +42,7 @@ class FrozenTask:
         self._cache = cache
         self._validation = validation
         self._processes = processes
+        self._trained_before = lm.encoder.config.trained_steps
         self._letters = letters(lm.tokenizer, lm.static_size)
         self._bank = Bank.empty(lm.width)
         self._group: tuple[int, States, Windows] | None = None
@@ -107,8 +109,11 @@ class FrozenTask:
 
     def export(self, folder: Path, step: int) -> None:
         """Write the encoder."""
-        encoder = self._lm.encoder
-        encoder.config = encoder.config.model_copy(update={"trained_steps": step})
+        encoder, steps = self._lm.encoder, self._trained_before + step
+        encoder.config = encoder.config.model_copy(update={"trained_steps": steps})
+        if not self._trained_before:
+            # The input head has learned to stand where a phrase's last token does.
+            self._lm.profile = Profile(positions="token")
         self._lm.save_pretrained(folder)
 
     def _rows(self, index: int) -> tuple[States, Windows]:
