@@ -49,10 +49,10 @@ check-docstrings: $(DEV)
 check-spelling: $(DEV)
 	$(BIN)/codespell
 
-# decode, corpus, domain or citations
+# decode, corpus, domain, citations or train
 BENCH ?= decode
 
-bench: $(PLOTS) ## Measure: make bench BENCH=corpus, or decode, domain, citations
+bench: $(PLOTS) ## Measure: make bench BENCH=corpus, or decode, domain, citations, train
 	$(BIN)/univerb setup
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
@@ -68,7 +68,7 @@ $(CORE): pyproject.toml constraints.txt
 	@touch $@
 
 $(PLOTS): $(CORE)
-	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,plots]'
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,plots,train]'
 	@touch $@
 
 $(DEV): $(CORE)

@@ -128,8 +128,8 @@ def negatives(arguments: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
         "what": f"Frozen regime, {arguments.steps} steps each, same rows and seed; extensions and "
         "prefixes are negatives as in the paper (mask_true off); greedy continuations of "
-        f"{arguments.prompts} held-out first halves, 64 base tokens, unfold with tolerance 1, their "
-        "n-grams as phrases"
+        f"{arguments.prompts} held-out first halves, 64 base tokens, unfold with tolerance 1, "
+        "their n-grams as phrases"
     }
     for name, kinds in NEGATIVES.items():
         config = settings(

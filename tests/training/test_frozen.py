@@ -344,8 +344,8 @@ def test_validation_measures_what_decoding_would_find(tmp_path):
     lm = make_lm()
     task = make_task(tmp_path, lm, make_config())
     found = task.validate()
-    assert found.keys() == {"score", "strict", "fires", "precision", "kl"}
-    assert found["score"] <= found["strict"]
+    assert found.keys() == {"score", "marginal", "strict", "fires", "precision", "kl"}
+    assert found["marginal"] <= found["score"] <= found["strict"]
     assert 0 <= found["fires"] <= 1
     lm.encoder.heads.bias.data.fill_(50.0)
     assert task.validate()["fires"] == 1.0

@@ -1,31 +1,72 @@
 """Several `univerb` commands, one after the other, in processes that start only once.
 
-Started by torchrun or alone: `python train_commands.py '[["train", "a.yaml"], ["train", ...]]'`.
+Alone or under torchrun: `train_commands.py '[{"command": ["train", "a.yaml"]}, ...]'`. One with
+`signal` and `at` is run by a child, which sends itself the signal in that micro-batch. The last
+line tells how each ended.
 """
 
 import json
+import os
+import signal
 import sys
+from typing import Any
+
+import torch
 
 from univerb.cli.app import main
 from univerb.training.processes import Processes
+from univerb.training.trainer import Trainer
 
 
-def run(commands: list[list[str]]) -> None:
-    """Run each as its console script would; the first that fails ends it."""
+def call(command: list[str]) -> int:
+    """Run a command as its console script would, and return its exit code."""
+    sys.argv = ["univerb", *command]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def interrupt(command: list[str], name: str, at: int) -> int:
+    """Run a command in a child that gets a signal; return its code, or minus the signal."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    usual = Trainer.pass_over
+
+    def pass_over(self: Trainer, index: int, more_follow: bool) -> dict[str, float]:
+        if index == at:
+            os.kill(os.getpid(), signal.Signals[name])
+        return usual(self, index, more_follow)
+
+    Trainer.pass_over = pass_over  # type: ignore[method-assign]
+    code = 99
+    try:
+        code = call(command)
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def run(jobs: list[dict[str, Any]]) -> list[int]:
+    """Run all jobs."""
     processes = Processes.from_environment()
     leave = processes.close
     # A command joins the others at its start and leaves them at its end; here they stay together.
     Processes.from_environment = classmethod(lambda cls: processes)  # type: ignore[method-assign]
     processes.close = lambda: None  # type: ignore[method-assign]
-    for command in commands:
-        sys.argv = ["univerb", *command]
-        try:
-            main()
-        except SystemExit as end:
-            if end.code:
-                raise
+    codes = [
+        interrupt(job["command"], job["signal"], job["at"])
+        if "signal" in job
+        else call(job["command"])
+        for job in jobs
+    ]
     leave()
+    return codes
 
 
 if __name__ == "__main__":
-    run(json.loads(sys.argv[1]))
+    torch.set_num_threads(1)
+    print(json.dumps(run(json.loads(sys.argv[1]))))

@@ -55,9 +55,12 @@ def train(
         raise OptionError(f"{str(folder)!r} is a file; a run is a folder. Name another.")
     with errors.status("loading torch"):
         import torch
+        from transformers.utils import logging
 
         from univerb.training.processes import Processes
 
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     if threads:
         torch.set_num_threads(threads)
     processes = Processes.from_environment()

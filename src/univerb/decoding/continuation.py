@@ -12,6 +12,7 @@ from univerb.decoding.engines.base import Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
 from univerb.decoding.sampling import make_sampler
+from univerb.decoding.segmentation import segmented
 from univerb.decoding.writer import Writer
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
@@ -53,6 +54,7 @@ class Continuation:
             bias = self._how.phrase_bias
             self._phrases = ActivePhrases(lm, vocabulary, bias, decoding.ban, self._eos)
         self._writer = Writer(lm.tokenizer, decoding.stop)
+        self._prompt = list(prompt)
         self._seen = list(prompt)
         """Base tokens of prompt and output, and the ids of phrases that were written."""
         self._produced = 0
@@ -64,6 +66,27 @@ class Continuation:
         self._draft_id = 0
         self._draft_candidates: tuple[Candidate, ...] = ()
         self._pending: list[Row] = []
+
+    @property
+    def reads_units(self) -> bool:
+        """Whether the prompt is read with its phrases as single vectors."""
+        is_wanted = self._decoding.segment and self._how.is_atomic
+        return is_wanted and self._phrases is not None
+
+    def prompt_rows(self) -> list[Row]:
+        """Return the prompt's rows but for the first token."""
+        if not self.reads_units or self._phrases is None:
+            return list(self._prompt[1:])
+        self._phrases.refresh()
+        size, names = self._lm.static_size, self._phrases.vocabulary
+        rows: list[Row] = []
+        for unit in segmented(self._prompt, names)[1:]:
+            if unit < size:
+                rows.append(unit)
+            else:
+                vector = self._phrases.view.inputs[unit - size]
+                rows.append(PhraseRow(vector, len(names.phrase(unit))))
+        return rows
 
     def start(self, output: Output) -> None:
         """Take the prefill's output."""

@@ -7,7 +7,7 @@ from typing import Unpack
 import torch
 
 from univerb.decoding.continuation import Continuation
-from univerb.decoding.engines.base import Row, Session
+from univerb.decoding.engines.base import Output, Row, Session
 from univerb.decoding.engines.torch import TorchSession
 from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.decoding.results import Generation, Piece
@@ -61,7 +61,13 @@ class Decoder:
     @torch.inference_mode()
     def _prefill(self) -> list[tuple[int, Piece]]:
         self._running = list(range(len(self.sequences)))
-        outputs = self._session.prefill(self._prompts)
+        has_more = min(map(len, self._prompts)) > 1
+        if has_more and any(sequence.reads_units for sequence in self.sequences):
+            self._session.prefill([ids[:1] for ids in self._prompts])
+            read = self._session.step([sequence.prompt_rows() for sequence in self.sequences])
+            outputs = [Output(own.hidden[-1:], own.logits[-1:]) for own in read]
+        else:
+            outputs = self._session.prefill(self._prompts)
         for sequence, output in zip(self.sequences, outputs, strict=True):
             sequence.start(output)
         return []

@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     ban: Sequence[str]
     overshoot: Literal["allow", "forbid"]
     positions: Positions | None
+    segment: bool
     ignore_eos: bool
     truncate: Literal["left"] | None
     growth: Growth | None
@@ -66,6 +67,8 @@ class Decoding:
     """Whether a last phrase may run over the budget."""
     positions: Positions | None = None
     """`unit`: one position per unit (the paper); `token`: a phrase sits at its last base token."""
+    segment: bool = False
+    """`atomic`: read the prompt with the phrases that it has as single vectors, too."""
     ignore_eos: bool = False
     truncate: Literal["left"] | None = None
     """Cut a prompt that is longer than the context from the left instead of refusing it."""
@@ -93,6 +96,11 @@ class Decoding:
         _one_of("mode", self.mode, (None, "atomic", "unfold", "verify"))
         _one_of("overshoot", self.overshoot, ("allow", "forbid"))
         _one_of("positions", self.positions, (None, "unit", "token"))
+        if self.segment and self.mode not in (None, "atomic"):
+            raise OptionError(
+                f"segment feeds phrases as single vectors, but mode is {self.mode!r}. "
+                "Leave it out, or use mode 'atomic'."
+            )
         _one_of("truncate", self.truncate, (None, "left"))
         if self.mode == "verify" and self.tolerance not in (None, 0.0):
             raise OptionError(

@@ -35,15 +35,17 @@ class SplitHeads(nn.Module):
 
     @torch.no_grad()
     def fit(self, hidden: Tensor, states: Tensor) -> None:
-        """Choose the coordinates, before any training.
+        """Choose the coordinates, before any training; without states they stay as they are.
 
         Args:
             hidden: Some states of the encoder (N, d_e).
             states: Some states of the LM that phrases are scored against (N, d).
         """
-        self.read.copy_(_whitening(hidden))
-        # Of length one, not of size one in each direction: a score is a sum over all of them.
-        self.scored.copy_(_whitening(states) / states.shape[1] ** 0.5)
+        if hidden.any():
+            self.read.copy_(_whitening(hidden))
+        if states.any():
+            # Of length one, not of size one in each direction: a score is a sum over all of them.
+            self.scored.copy_(_whitening(states) / states.shape[1] ** 0.5)
 
     def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to input and output vectors, both (P, d).

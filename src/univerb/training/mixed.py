@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -38,6 +37,7 @@ from univerb.training.losses import (
 from univerb.training.negatives import PreBatch
 from univerb.training.pool_vectors import encode_pool, pool_bias
 from univerb.training.processes import Processes
+from univerb.training.randomness import seed_dropout
 from univerb.training.task import Loss
 from univerb.training.texts import Texts
 
@@ -71,6 +71,7 @@ class MixedTask:
 
     A batch and its pool are the same for any number of processes. Each process encodes its share
     of the pool, reads its share of the passages, and divides by the counts of the whole batch.
+    Dropout alone depends on the number of processes: each draws masks for its own share.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class MixedTask:
             self._texts, range(index * config.run.batch, (index + 1) * config.run.batch)
         )
         older = self._older(batch)
-        _seed_dropout(config.run.seed, index, self._processes.rank)
+        seed_dropout(config.run.seed, index, self._processes.rank)
         self._train(True)
         sums, vectors = self._sums(batch, older)
         if "pre-batch" in config.negatives.kinds:
@@ -139,13 +140,16 @@ class MixedTask:
         return self._share(sums, batch, vectors)
 
     def memory(self) -> dict[str, Tensor]:
-        """Return the phrases of the batches before."""
-        return self._pre_batch.memory() if "pre-batch" in self._config.negatives.kinds else {}
+        """Return the phrases of the batches before, and the coordinates of the heads."""
+        held = self._pre_batch.memory() if "pre-batch" in self._config.negatives.kinds else {}
+        return held | dict(self._lm.encoder.heads.named_buffers())
 
     def remember(self, memory: dict[str, Tensor]) -> None:
         """Take back what `memory` returned."""
-        if memory:
+        if "pre-batch" in self._config.negatives.kinds:
             self._pre_batch.remember(memory)
+        for name, value in self._lm.encoder.heads.named_buffers():
+            value.copy_(memory[name])
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -193,10 +197,9 @@ class MixedTask:
         encoder = copy.copy(lm.encoder)
         steps = self._trained_before + step
         encoder.config = lm.encoder.config.model_copy(update={"trained_steps": steps})
-        # These regimes train phrases that are fed as one vector.
-        positions = self._config.samples.positions
-        fresh = Profile(mode="atomic", positions=positions)
-        profile = lm.profile if self._trained_before else fresh
+        # These regimes train phrases that are fed as one vector, in these places.
+        profile = lm.profile if self._trained_before else Profile(mode="atomic")
+        profile = profile.model_copy(update={"positions": self._config.samples.positions})
         write_checkpoint(folder, encoder, description, profile)
 
     def _train(self, mode: bool) -> None:
@@ -364,11 +367,6 @@ def make_mixed_task(
             "share a batch's passages. Give at least one passage to each."
         )
     return MixedTask(config, processes, lm, documents, validation)
-
-
-def _seed_dropout(seed: int, index: int, rank: int) -> None:
-    state = numpy.random.SeedSequence((seed, index, rank)).generate_state(1, numpy.uint64)
-    torch.manual_seed(int(state[0] >> numpy.uint64(1)))
 
 
 @contextmanager

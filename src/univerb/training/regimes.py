@@ -37,6 +37,8 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     Raises:
         OptionError: If the regime cannot be had with the other settings.
     """
+    if config.regime == "frozen":
+        _check_frozen(config)
     documents = read_documents(*config.data.documents)[: config.data.limit]
     validation = read_documents(*config.data.validation) if config.data.validation else []
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
@@ -69,6 +71,9 @@ def starting_lm(config: TrainingConfig, device: str = "cpu") -> DynamicLM:
         The pair: an encoder that was saved, one made of another model, or a fresh one.
     """
     model, hf_tokenizer = load_backbone(config.model, device=device)
+    # What an encoder is saved with must lead back to its LM from any folder.
+    place = Path(config.model).expanduser()
+    model.name_or_path = str(place.resolve()) if place.is_dir() else config.model
     begins_as = config.encoder_from
     if begins_as is None:
         return DynamicLM.wrap(model, hf_tokenizer, config.encoder)
@@ -87,6 +92,17 @@ def starting_lm(config: TrainingConfig, device: str = "cpu") -> DynamicLM:
         config.encoder,
     )
     return DynamicLM.wrap(model, hf_tokenizer, encoder)
+
+
+def _check_frozen(config: TrainingConfig) -> None:
+    """Refuse negatives that were asked for and that the frozen regime has not."""
+    given = config.negatives.kinds if "kinds" in config.negatives.model_fields_set else ()
+    for kind in ("generation", "corpus-retrieval"):
+        if kind in given:
+            raise OptionError(
+                f"negatives.kinds has {kind}, which the frozen regime has not: its phrases come "
+                "from its own windows. Leave it out, or use full or lora."
+            )
 
 
 def _states(

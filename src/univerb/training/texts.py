@@ -19,6 +19,8 @@ from univerb.tokenizer import Tokenizer
 
 # English has a little more than four characters per token, other scripts fewer: the rest is cut.
 _CHARACTERS = 4
+# How far from an edge a word may begin; where none does, the script has no spaces.
+_LONGEST_WORD = 256
 
 
 class Texts:
@@ -81,12 +83,16 @@ def _order(seed: int, epoch: int, size: int) -> NDArray[numpy.int64]:
 
 def _whole_words(text: str, begin: int, end: int) -> str:
     """Cut a text so that a word at an edge belongs to the passage in which it begins."""
-    edges = []
-    for edge in (begin, min(end, len(text))):
-        while 0 < edge < len(text) and not (text[edge - 1].isspace() and not text[edge].isspace()):
-            edge += 1
-        edges.append(edge)
-    return text[edges[0] : edges[1]]
+    return text[_edge(text, begin) : _edge(text, end)]
+
+
+def _edge(text: str, place: int) -> int:
+    """Return where the first word begins from a place on, or the place if none is near."""
+    if place <= 0 or place >= len(text):
+        return min(place, len(text))
+    near = range(place, min(place + _LONGEST_WORD, len(text)))
+    edges = (at for at in near if text[at - 1].isspace() and not text[at].isspace())
+    return next(edges, place if near.stop < len(text) else len(text))
 
 
 def _head(text: Tokens, size: int) -> Tokens:

@@ -8,6 +8,7 @@ and every experiment; after it no step needs the backbone or a matrix product wi
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from univerb.errors import CheckpointError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.sources.tokens import Tokens
 from univerb.training.texts import Texts
@@ -112,6 +114,9 @@ class StateCache:
 
         Returns:
             Their states, from disk if they are there.
+
+        Raises:
+            DocumentError: If there is no text in them.
         """
         path = self._folder / f"{number:06d}.safetensors"
         if path.is_file():
@@ -122,6 +127,8 @@ class StateCache:
                 path.unlink()
         indices = range(number * GROUP, (number + 1) * GROUP)
         passages = [self._texts.passage(self._seed, index) for index in indices]
+        if not any(len(text.ids) for text in passages):
+            raise DocumentError("the text has no tokens. Name files with text in data.documents.")
         states = States.joined([read_states(self._lm, text) for text in passages if len(text.ids)])
         self._keep(path, states)
         return states
@@ -131,13 +138,18 @@ class StateCache:
         return (self._folder / f"{number:06d}.safetensors").is_file()
 
     def _keep(self, path: Path, states: States) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             save_file({f.name: getattr(states, f.name).contiguous() for f in fields(States)}, draft)
             os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        except (OSError, SafetensorError) as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"cannot write the states of the text to {str(path)!r}: {error}. Make room, or "
+                "name a folder that can be written in frozen.cache."
+            ) from error
 
 
 def fingerprint(lm: DynamicLM) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from univerb.config import Profile
+from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import Negatives, TrainingConfig
@@ -23,6 +24,7 @@ from univerb.training.frozen.states import StateCache, States
 from univerb.training.frozen.validation import validate_frozen
 from univerb.training.frozen.windows import Windows, letters, windows
 from univerb.training.processes import Processes
+from univerb.training.randomness import seed_dropout
 from univerb.training.task import Loss
 
 
@@ -69,18 +71,19 @@ class FrozenTask:
         # Some steps do without the longest windows, which cost most and fit least often.
         low, high = settings.sizes
         width = int(torch.randint(low, high + 1, (2,), generator=generator).max())
-        rows = rows.cut(width)
+        rows = rows.cut(width) or rows
         length = _lengths(rows, settings.decay, generator)
         is_own = torch.rand(len(rows), generator=generator) < settings.own
         length = length.where(is_own, 0)
-        pool, outputs = self._encoded(rows[is_own], length[is_own])
+        pool, outputs = self._encoded(index, rows[is_own], length[is_own])
         candidates = Candidates.joined(pool, outputs, self._bank)
         share = self._processes.share(len(rows))
         mine = slice(share.start, share.stop)
         found = self._scored(states, rows[mine], length[mine], candidates)
         if "pre-batch" in self._config.negatives.kinds:
             self._bank = self._bank.pushed(pool, outputs, settings.bank)
-        total, terms = _weighed(found, is_own, mine, settings.own_weight, settings.marginal)
+        golds = self._processes.total({"golds": float((found.gold >= 0).sum())})["golds"]
+        total, terms = _weighed(found, is_own, golds, mine, settings.own_weight, settings.marginal)
         if settings.input_every and index % settings.input_every == 0:
             kl = self._input_loss(states, rows, generator)
             total = total + settings.input_weight * kl
@@ -125,18 +128,27 @@ class FrozenTask:
             states = self._cache.group(group)
             self._group = group, states, windows(states, settings.sizes, self._letters)
         _, states, found = self._group
+        if len(found) < settings.steps_per_group:
+            raise DocumentError(
+                f"group {group} of the text has {len(found)} places where a phrase may begin, too "
+                f"few for {settings.steps_per_group} steps. Give more text, or another block or "
+                "frozen.steps_per_group."
+            )
         edges = numpy.linspace(0, len(found), settings.steps_per_group + 1).astype(int)
         return states, found[slice(int(edges[part]), int(edges[part + 1]))]
 
-    def _encoded(self, own: Windows, length: Tensor) -> tuple[LivePool, Tensor]:
+    def _encoded(self, index: int, own: Windows, length: Tensor) -> tuple[LivePool, Tensor]:
         """Encode the phrases of owning rows, each process its share of the windows."""
         pool = LivePool.of(own, taken(own, length, self._config.negatives))
         embeddings, share = self._lm.embeddings, self._processes.share(len(own))
         windows_of_mine = own.ids[share.start : share.stop]
+        seed_dropout(self._config.run.seed, index, self._processes.rank)
         hidden = self._processes.gather(
             self._lm.encoder.hidden_states(windows_of_mine, embeddings)
         )[pool.window, pool.column]
         last, first = embeddings.input(pool.last), embeddings.output_weight[pool.first]
+        # All processes turn the same states into vectors: with the same masks.
+        seed_dropout(self._config.run.seed, index)
         return pool, self._lm.encoder.heads(hidden, last, first)[1]
 
     def _scored(
@@ -161,9 +173,10 @@ class FrozenTask:
         length = _lengths(near, 1.0, generator)
         chosen = torch.randperm(len(near), generator=generator)[: settings.input_phrases]
         share = self._processes.share(len(chosen))
-        mine = chosen[share.start : share.stop]
+        # Without phrases of its own a process feeds one for nothing: all make the same calls.
+        mine = chosen[share.start : share.stop] if share else chosen[:1]
         losses = input_losses(self._lm, states, near[mine], length[mine], settings.input_context)
-        return losses.learned.sum() / len(chosen)
+        return losses.learned.sum() * bool(share) / len(chosen)
 
 
 def taken(own: Windows, length: Tensor, negatives: Negatives) -> Tensor:
@@ -193,7 +206,12 @@ def _lengths(rows: Windows, decay: float, generator: torch.Generator) -> Tensor:
 
 
 def _weighed(
-    found: RowLosses, is_own: Tensor, mine: slice, own_weight: float, marginal: float
+    found: RowLosses,
+    is_own: Tensor,
+    golds: float,
+    mine: slice,
+    own_weight: float,
+    marginal: float,
 ) -> tuple[Tensor, dict[str, float]]:
     """Add up this process's rows: weights are those of the whole step."""
     owners = max(int(is_own.sum()), 1)
@@ -204,13 +222,12 @@ def _weighed(
     mine_own = is_own[mine]
     right = mine_own & (found.chosen == found.gold)
     false = ~has_gold & found.fires
-    golds = has_gold.sum().clamp_min(1)
     terms = {
         "phrase": float((weights * found.strict.detach()).sum()),
         "marginal": float((weights * found.marginal.detach()).sum()),
         "phrase_accuracy": float(right.sum() / owners),
         "fires": float(found.fires.sum() / len(is_own)),
-        "over_firing": float(false.sum() / (len(is_own) - golds).clamp_min(1)),
+        "over_firing": float(false.sum()) / max(len(is_own) - golds, 1.0),
     }
     return total, terms
 

@@ -34,8 +34,8 @@ def validate_frozen(
         known: What tokens are made of.
 
     Returns:
-        `score`: what the marginal loss adds to the bare LM's, in nats per word start (below zero is
-        a gain); `strict`: the same for L_p; `fires`, `precision`: the share of rows at which a
+        `marginal` and `strict`: what phrases add to the bare LM's loss, in nats per word start (below
+        zero is a gain), and `score`: both as the run weighs them; `fires`, `precision`: the share of rows at which a
         phrase beats every token, and of those at which the text goes on with it; `kl` after a
         phrase fed as one vector.
     """
@@ -51,9 +51,12 @@ def validate_frozen(
         kl = fed.measured
         sums += torch.tensor([0, 0, 0, 0, 0, float(kl.sum()), len(kl)], dtype=torch.float64)
     rows, fired = max(float(sums[0]), 1.0), max(float(sums[3]), 1.0)
+    marginal, strict = float(sums[1]) / rows, float(sums[2]) / rows
+    share = config.frozen.marginal
     return {
-        "score": float(sums[1]) / rows,
-        "strict": float(sums[2]) / rows,
+        "score": share * marginal + (1 - share) * strict,
+        "marginal": marginal,
+        "strict": strict,
         "fires": float(sums[3]) / rows,
         "precision": float(sums[4]) / fired,
         "kl": float(sums[5]) / max(float(sums[6]), 1.0),
