@@ -459,7 +459,7 @@ class TestCommand:
         [
             (["--modes", "bare,profil"], "Did you mean 'profile'"),
             (["--tolerance", 2], "tolerance is 2.0"),
-            (["--biases", "one"], "give numbers such as"),
+            (["--biases", "one"], "such as 0.5,0.9"),
         ],
     )
     def test_mistakes_are_one_clear_line(self, run, user, wrong, said):

@@ -359,7 +359,7 @@ def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):
     states, rows = task._rows(0)
     own = rows[slice(0, 20)]
     with torch.no_grad():
-        pool, outputs = task._encoded(own, torch.full((20,), 8))
+        pool, outputs = task._encoded(0, own, torch.full((20,), 8))
     keys = [
         tuple(own.ids[int(w), : int(c) + 1].tolist())
         for w, c in zip(pool.window, pool.column, strict=True)

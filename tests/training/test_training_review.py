@@ -13,19 +13,23 @@ from univerb.config import EncoderConfig
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document
+from univerb.sources.tokens import running_tokens
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.collate import collate
 from univerb.training.config import Negatives
 from univerb.training.losses import Expanded, kl_loss, phrase_loss, token_loss
-from univerb.training.negatives import PreBatch, self_retrieval
+from univerb.training.negatives import PreBatch, prefixes, self_retrieval
 from univerb.training.pool_vectors import encode_pool, pool_bias
 from univerb.training.processes import Processes
+from univerb.training.samples import n_words
 from univerb.training.texts import Texts
 
 HF = make_tokenizer()
 TOKENIZER = Tokenizer(HF.backend_tokenizer, HF.all_special_ids)
-WORDS = st.sampled_from(["tenant", "the", "a", "東京都", "x" * 300, " ", "  ", "\r\n", "\n\n", "é."])
+WORDS = st.sampled_from(
+    ["tenant", "the", "a", "東京都", "x" * 300, " ", "  ", "\r\n", "\n\n", "é."]
+)
 
 
 def epoch(text: str, block: int) -> list[str]:
@@ -123,3 +127,16 @@ def test_distributions_that_lie_far_apart_have_a_finite_kl(chunk):
     )
     found.total.backward()
     assert found.total.isfinite() and mixed.grad is not None and mixed.grad.isfinite().all()
+
+
+def test_two_words_that_are_one_token_are_no_phrase_and_make_no_gap():
+    """NLTK reads cannot as can and not."""
+    hf = make_tokenizer()
+    hf.add_tokens([" cannot", "of"])
+    text = running_tokens("of cannot the premises", Tokenizer(hf.backend_tokenizer))
+    sample = n_words((2, 2), (1, 1))(text, numpy.random.default_rng(0))
+    assert [unit for unit in sample.units if unit[1] - unit[0] > 1] == [(2, len(text.ids))]
+
+
+def test_prefixes_are_shorter_than_their_phrase():
+    assert list(prefixes([(1, 2, 3, 4), (5, 6)])) == [(1, 2), (1, 2, 3)]

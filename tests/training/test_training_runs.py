@@ -24,6 +24,9 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.training.journal import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 
+# Generous: a start of torch and transformers takes long where other tests run beside it.
+pytestmark = pytest.mark.timeout(900)
+
 RUN = {"steps": 4, "batch": 4, "accumulate": 2, "save_every": 1, "validate_every": 2}
 KINDS = ["in-batch", "pre-batch", "prefixes", "self-retrieval", "generation"]
 # Dropout draws other masks for another number of processes.
@@ -158,7 +161,8 @@ def test_two_processes_train_what_one_trains(one, two, regime):
         torch.testing.assert_close(ours[name], tensor, atol=1e-5, rtol=0, msg=name)
     logs = [read_log(folder) for folder in (two / f"two-{regime}", one / f"one-{regime}")]
     for line, other in zip(*logs, strict=True):
-        for name in line.keys() - {"seconds", "rows_per_second"}:
+        assert line["kind"] == other["kind"]
+        for name in line.keys() - {"kind", "seconds", "rows_per_second"}:
             assert line[name] == pytest.approx(other[name], abs=1e-5, rel=1e-5), name
     if regime == "frozen":
         assert any(line.get("over_firing", 0) > 0 for line in logs[0])
@@ -289,6 +293,12 @@ def test_a_dry_run_leaves_nothing(run, world, tmp_path, monkeypatch, regime):
     assert not out.exists()
     # No bars of other libraries: they would run through the panel.
     assert "it/s" not in ran.err
+
+
+def test_a_step_of_which_hardly_a_row_owns_a_phrase(run, world, monkeypatch):
+    monkeypatch.chdir(world)
+    ran = run("train", config(world, "few", frozen={"own": 1e-9}), "--dry-run")
+    assert ran.code == 0, ran.err
 
 
 BAD = {

@@ -69,4 +69,4 @@ def run(jobs: list[dict[str, Any]]) -> list[int]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(run(json.loads(sys.argv[1]))))
+    sys.stdout.write(json.dumps(run(json.loads(sys.argv[1]))) + "\n")

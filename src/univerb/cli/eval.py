@@ -110,7 +110,7 @@ def phrases(
     from univerb.sources.files import read_documents
 
     show_warnings()
-    grid = (_numbers("--tolerances", tolerances), _numbers("--biases", biases))
+    grid = (_numbers("--tolerances", tolerances, 0.0, 1.0), _numbers("--biases", biases))
     if out:
         _make_folder(out)
     opened = open_corpus(corpus) if corpus else None
@@ -124,7 +124,8 @@ def phrases(
 
     protocol = Protocol(context=context, truth=truth, k=k, max_tokens=max_tokens, seed=seed)
     ways = _ways(lm.profile, modes, grid if sweep else None)
-    only_writing: dict[str, Any] = {"measures": (), "limit": limit_writing or SWEEP_DOCUMENTS}
+    few = min(limit, SWEEP_DOCUMENTS) if limit_writing is None else limit_writing
+    only_writing: dict[str, Any] = {"measures": (), "limit": max(few, 1)}
     bounds: dict[str, Any] = {"limit": limit, "limit_writing": limit_writing}
     with told_progress() as tell:
         report = evaluate_phrases(
@@ -173,11 +174,16 @@ def _ways(
     return {name: known[name] for name in known if name in names}
 
 
-def _numbers(option: str, text: str) -> list[float]:
+def _numbers(option: str, text: str, low: float = -100.0, high: float = 100.0) -> list[float]:
     try:
-        return sorted({float(part) for part in text.split(",")})
+        numbers = sorted({float(part) for part in text.split(",")})
     except ValueError:
-        raise OptionError(f"{option} is {text!r}; give numbers such as 0.5,0.9.") from None
+        numbers = []
+    if not numbers or not all(low <= number <= high for number in numbers):
+        raise OptionError(
+            f"{option} is {text!r}; give numbers from {low:g} to {high:g}, such as 0.5,0.9."
+        )
+    return numbers
 
 
 def _make_folder(folder: Path) -> None:
@@ -195,8 +201,14 @@ def _write_report(folder: Path, report: "PhrasesReport", name: str) -> None:
 
     command = "univerb " + " ".join(sys.argv[1:])
     text = json.dumps(report.to_dict(), indent=2)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(markdown(report, command), encoding="utf-8")
+    pages = {f"{name}.json": text + "\n", f"{name}.md": markdown(report, command)}
+    for page, content in pages.items():
+        try:
+            (folder / page).write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
+            ) from error
     title = f"{Path(report.about['model']).name}, {report.about['documents']} documents"
     if name == "sweep":
         plot_sweep(folder / "sweep.png", report.writing, title)

@@ -26,12 +26,20 @@ class ResultCache:
         return self._known.get((document, measure))
 
     def put(self, document: str, measure: str, result: dict[str, Any]) -> None:
-        """Keep what was found; it is on its way to the disk when this returns."""
+        """Keep what was found; it is on its way to the disk when this returns.
+
+        Args:
+            document: The document.
+            measure: What was measured.
+            result: What was found.
+
+        Raises:
+            OptionError: If the file cannot be written.
+        """
         self._known[document, measure] = result
         if self._path:
             line = json.dumps({"document": document, "measure": measure, "result": result})
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            self._append(self._path, line + "\n")
 
     def _read(self, path: Path) -> None:
         try:
@@ -47,5 +55,15 @@ class ResultCache:
                 # A run that was killed tears its last line: that result is made anew.
                 continue
         if lines and not lines[-1].endswith("\n"):
+            self._append(path, "\n")
+
+    @staticmethod
+    def _append(path: Path, text: str) -> None:
+        try:
             with path.open("a", encoding="utf-8") as file:
-                file.write("\n")
+                file.write(text)
+        except OSError as error:
+            raise OptionError(
+                f"{str(path)!r} cannot be written: {error.strerror}. Make room, or name another "
+                "folder; what was measured before is kept."
+            ) from error

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from univerb._version import __version__
 from univerb.corpus.reading import Corpus
 from univerb.decoding.options import Decoding
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, OptionError
 from univerb.evaluation.cache import ResultCache
 from univerb.evaluation.candidates import candidates, phrase_sizes
 from univerb.evaluation.firing import Cell, Firing, firing, pool_firing
@@ -134,8 +135,10 @@ def evaluate_phrases(
 
     Raises:
         DocumentError: If no document is long enough.
+        OptionError: If the LM sees too little for the protocol.
     """
     how = protocol or Protocol()
+    _check_room(lm, how)
     given = list(documents)
     if corpus and corpus.has_vectors and corpus.fingerprint == lm.fingerprint():
         lm.attach(corpus)
@@ -158,6 +161,15 @@ def evaluate_phrases(
     return run.report(about, known, measures, ways, writing)
 
 
+def _check_room(lm: DynamicLM, protocol: Protocol) -> None:
+    for name in ("truth", "max_tokens"):
+        if (given := getattr(protocol, name)) >= lm.context_size:
+            raise OptionError(
+                f"{name} is {given}; the LM sees {lm.context_size} positions, of which the first "
+                f"half needs one. Give at most {lm.context_size - 1}."
+            )
+
+
 class _Run:
     """The measures of one model with one protocol."""
 
@@ -176,7 +188,7 @@ class _Run:
         missing = [measure for measure in wanted if self._cache.get(name, measure) is None]
         if not missing:
             return True
-        room = max(lm.context_size - max(how.truth, how.max_tokens), 1)
+        room = lm.context_size - max(how.truth, how.max_tokens)
         sizes = phrase_sizes(self._corpus)
         halves = cut(document, lm.tokenizer, min(how.context, room), how.truth, sizes)
         if halves is None:
@@ -274,6 +286,7 @@ def _digest(document: Document) -> str:
 def _key(lm: DynamicLM, corpus: Corpus | None, protocol: Protocol) -> str:
     """Return a hash of all that the results depend on but the document."""
     content = {
+        "version": __version__,
         "protocol": dataclasses.asdict(protocol),
         "profile": lm.profile.model_dump(),
         "encoder": lm.fingerprint(),

@@ -94,7 +94,8 @@ def _draw_true_text(axis: Any, found: TrueText, bias: float) -> None:  # noqa: A
     axis.axhline(found.bare_bits, color=_GREY, label="bare LM")
     axis.axvline(bias, color=_GREY, ls=":", label="profile")
     low = min(found.exact_bits(b) for b in found.biases)
-    axis.set_ylim(low - 0.05, 2 * found.bare_bits - low + 0.2)
+    # As far above the bare LM as the best is below it; or all, if no bias is any good.
+    axis.set_ylim(low - 0.05, max(2 * found.bare_bits - low, low, found.bare_bits) + 0.2)
     axis.set_xlabel("phrase_bias")
     axis.set_ylabel("bits per byte of the true text")
     axis.legend(frameon=False, fontsize=8)

@@ -278,7 +278,8 @@ class DynamicLM:
     def _stamp(self) -> int:
         # Training changes parameters in place and counts it: rows of older ones are stale.
         rows = (self.embeddings.input.weight, self.embeddings.output_weight)
-        return sum(tensor._version for tensor in (*self.encoder.parameters(), *rows))
+        own = (*self.encoder.parameters(), *self.encoder.buffers())
+        return sum(tensor._version for tensor in (*own, *rows))
 
     @property
     def width(self) -> int:

@@ -117,7 +117,8 @@ def _loop(trainer: "Trainer", folder: Path, told: Observer, stops: list[int]) ->
         is_last = progress.step == run.steps
         if is_last or progress.step % run.validate_every == 0:
             values, is_best = trainer.validate()
-            told.validated(progress.step, values, is_best)
+            if values:
+                told.validated(progress.step, values, is_best)
             if is_best:
                 trainer.export(folder)
         is_ending = is_last or is_stopped or progress.waited >= patience

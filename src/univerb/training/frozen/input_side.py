@@ -90,7 +90,10 @@ def input_losses(
     """
     begin = rows.at + 1
     end = begin + lengths
-    base = max(int(end.max()) - context, int((states.passage < states.passage[begin[0]]).sum()))
+    first_of_passage = int((states.passage < states.passage[begin[0]]).sum())
+    base = max(int(end.max()) - context, first_of_passage)
+    # Also the first phrase has text before it.
+    base = min(base, max(int(begin.min()) - 1, first_of_passage))
     text = Branches(lm, states.ids[base : int(end.max())].long())
     hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
     picked = torch.arange(len(rows)), lengths - 1

@@ -73,7 +73,9 @@ class FrozenTask:
         width = int(torch.randint(low, high + 1, (2,), generator=generator).max())
         rows = rows.cut(width) or rows
         length = _lengths(rows, settings.decay, generator)
-        is_own = torch.rand(len(rows), generator=generator) < settings.own
+        draw = torch.rand(len(rows), generator=generator)
+        # At least one row: the others need something to choose from.
+        is_own = (draw < settings.own) | (draw == draw.min())
         length = length.where(is_own, 0)
         pool, outputs = self._encoded(index, rows[is_own], length[is_own])
         candidates = Candidates.joined(pool, outputs, self._bank)
