@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from univerb.decoding.loop import batch, generate
+from univerb.modeling.dynamic import DynamicLM
 
 PROMPT = "The tenant shall have"
 
@@ -79,12 +80,13 @@ def test_on_the_default_model_a_tokens_own_row_is_that_token(default_lm):
     from univerb.phrase import Phrase
     from univerb.vocabulary import DynamicVocabulary
 
-    ids = default_lm.tokenizer.encode(" The harbour was rebuilt in stone").ids
-    vocabulary = DynamicVocabulary(default_lm.static_size, [Phrase((ids[2],), "x", weight=3.0)])
-    units = [*ids[:2], default_lm.static_size, *ids[3:]]
+    lm = DynamicLM.wrap(default_lm.model, default_lm.hf_tokenizer)
+    ids = lm.tokenizer.encode(" The harbour was rebuilt in stone").ids
+    vocabulary = DynamicVocabulary(lm.static_size, [Phrase((ids[2],), "x", weight=3.0)])
+    units = [*ids[:2], lm.static_size, *ids[3:]]
     with torch.no_grad():
-        as_tokens = default_lm.forward(torch.tensor([ids]), vocabulary)
-        as_phrase = default_lm.forward(torch.tensor([units]), vocabulary)
+        as_tokens = lm.forward(torch.tensor([ids]), vocabulary)
+        as_phrase = lm.forward(torch.tensor([units]), vocabulary)
     assert float((as_tokens - as_phrase).abs().max()) == 0.0
     # Weight 3 cancels the fresh head's bias, so the phrase scores as its token.
     assert float((as_tokens[..., ids[2]] - as_tokens[..., -1]).abs().max()) < 1e-5

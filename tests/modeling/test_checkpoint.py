@@ -30,8 +30,15 @@ from univerb.config import EncoderConfig, Profile
 from univerb.decoding.loop import generate
 from univerb.errors import CheckpointError
 from univerb.modeling import checkpoint
-from univerb.modeling.checkpoint import CARD, OWN_TOKENIZER, WEIGHTS, read_card, read_checkpoint
-from univerb.modeling.dynamic import DynamicLM, describe
+from univerb.modeling.checkpoint import (
+    CARD,
+    OWN_TOKENIZER,
+    WEIGHTS,
+    describe,
+    read_card,
+    read_checkpoint,
+)
+from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer

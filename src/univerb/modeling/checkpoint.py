@@ -63,6 +63,34 @@ class Card(BaseModel):
     sha256: dict[str, str]
 
 
+def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
+    """Say which backbone a model is, so that an encoder can be matched with it."""
+    config = model.config.get_text_config()
+    return Backbone(
+        name=model.name_or_path or config.model_type,
+        model_type=config.model_type,
+        hidden_size=config.hidden_size,
+        static_size=model.get_output_embeddings().weight.shape[0],
+        tokenizer=tokenizer.fingerprint(),
+    )
+
+
+def backbone_of(folder: Path) -> str:
+    """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
+    name = read_card(folder).backbone.name
+    return str(folder / name) if (folder / name).is_dir() else name
+
+
+def adapter_beside(folder: Path | None, name: str) -> Path:
+    """Return the adapter in an encoder's folder; the name is for the error."""
+    if folder is None or not (folder / ADAPTER).is_dir():
+        raise CheckpointError(
+            f"there is no {ADAPTER}/ beside the encoder of {name!r}. Load it without, or train one "
+            "with regime: lora."
+        )
+    return folder / ADAPTER
+
+
 def write_checkpoint(
     folder: Path,
     encoder: PhraseEncoder,

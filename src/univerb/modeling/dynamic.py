@@ -25,11 +25,11 @@ from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.checkpoint import (
-    ADAPTER,
     CARD,
     WEIGHTS,
-    Backbone,
-    read_card,
+    adapter_beside,
+    backbone_of,
+    describe,
     read_checkpoint,
     write_checkpoint,
 )
@@ -160,13 +160,13 @@ class DynamicLM:
             raise CheckpointError(
                 f"{name!r} has {WEIGHTS} but no {CARD}: its save was interrupted. Save it again."
             )
-        lm_name = backbone or (_backbone_of(folder) if folder else name)
+        lm_name = backbone or (backbone_of(folder) if folder else name)
         model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
         # What load_backbone was given, so that a saved encoder finds its way back.
         is_folder = Path(lm_name).expanduser().is_dir()
         model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
         if adapter:
-            model = load_adapter(model, _adapter_beside(folder, name))
+            model = load_adapter(model, adapter_beside(folder, name))
         if folder is None:
             return cls.wrap(model, tokenizer)
         check_usable(model, tokenizer)
@@ -393,30 +393,3 @@ class DynamicLM:
         turns.append({"role": "user", "content": message})
         encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
         return list(encoded["input_ids"])
-
-
-def _backbone_of(folder: Path) -> str:
-    """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
-    name = read_card(folder).backbone.name
-    return str(folder / name) if (folder / name).is_dir() else name
-
-
-def _adapter_beside(folder: Path | None, name: str) -> Path:
-    if folder is None or not (folder / ADAPTER).is_dir():
-        raise CheckpointError(
-            f"there is no {ADAPTER}/ beside the encoder of {name!r}. Load it without, or train one "
-            "with regime: lora."
-        )
-    return folder / ADAPTER
-
-
-def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
-    """Say which backbone a model is, so that an encoder can be matched with it."""
-    config = model.config.get_text_config()
-    return Backbone(
-        name=model.name_or_path or config.model_type,
-        model_type=config.model_type,
-        hidden_size=config.hidden_size,
-        static_size=model.get_output_embeddings().weight.shape[0],
-        tokenizer=tokenizer.fingerprint(),
-    )

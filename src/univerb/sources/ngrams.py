@@ -37,6 +37,23 @@ def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> Phr
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
 
 
+def word_splitter() -> Callable[[str], Iterable[tuple[int, int]]]:
+    """Return NLTK's word tokenizer as a function from a text to the spans of its words.
+
+    Returns:
+        The function; it needs no data of NLTK.
+
+    Raises:
+        MissingExtra: If NLTK is not installed.
+    """
+    try:
+        from nltk.tokenize import NLTKWordTokenizer
+    except ImportError:
+        raise MissingExtra("nltk", "nltk") from None
+    spans: Callable[[str], Iterable[tuple[int, int]]] = NLTKWordTokenizer().span_tokenize
+    return spans
+
+
 def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -> PhraseSource:
     """Make a source of all n-grams over words, split as the paper does (NLTK).
 
@@ -51,11 +68,7 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
         MissingExtra: If NLTK is not installed.
     """
     low, high = checked_sizes(sizes)
-    try:
-        from nltk.tokenize import NLTKWordTokenizer
-    except ImportError:
-        raise MissingExtra("nltk", "nltk") from None
-    split = NLTKWordTokenizer().span_tokenize
+    split = word_splitter()
 
     def words_spans(text: Tokens) -> Iterator[tuple[int, int]]:
         for line in text.lines():

@@ -9,8 +9,8 @@ from transformers import AutoModel
 from univerb.errors import OptionError
 from univerb.locations import cache_directory
 from univerb.modeling.backbones import load_backbone
-from univerb.modeling.checkpoint import CARD, read_checkpoint
-from univerb.modeling.dynamic import DynamicLM, describe
+from univerb.modeling.checkpoint import CARD, describe, read_checkpoint
+from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
 from univerb.sources.files import read_documents

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from univerb.errors import MissingExtra
 from univerb.phrase import Document
 from univerb.sources.fmm import FMMTable
 from univerb.sources.hashing import Ints, from_zero
-from univerb.sources.ngrams import checked_sizes
+from univerb.sources.ngrams import checked_sizes, word_splitter
 from univerb.sources.tokens import BREAK, Run, Tokens, running_tokens
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
@@ -40,11 +39,7 @@ def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> 
         MissingExtra: If NLTK is not installed.
     """
     low, high = checked_sizes(sizes)
-    try:
-        from nltk.tokenize import NLTKWordTokenizer
-    except ImportError:
-        raise MissingExtra("nltk", "nltk") from None
-    split = NLTKWordTokenizer().span_tokenize
+    split = word_splitter()
 
     def find(text: Tokens) -> Spans:
         words = list(split(text.text))

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.frozen.states import States
+from univerb.training.frozen.states import Marked
 from univerb.training.frozen.windows import Windows
 
 
@@ -74,13 +74,13 @@ def after_phrase(lm: DynamicLM, dynamic: Tensor, static: Tensor) -> AfterPhrase:
 
 
 def input_losses(
-    lm: DynamicLM, states: States, rows: Windows, lengths: Tensor, context: int
+    lm: DynamicLM, passages: Marked, rows: Windows, lengths: Tensor, context: int
 ) -> AfterPhrase:
     """Feed phrases as single vectors and compare what the LM expects after them.
 
     Args:
         lm: The frozen LM and its encoder.
-        states: Some passages.
+        passages: Some text.
         rows: Where the phrases begin, all in one passage.
         lengths: (B,) their tokens.
         context: Tokens of text before the last phrase, at most.
@@ -90,11 +90,11 @@ def input_losses(
     """
     begin = rows.at + 1
     end = begin + lengths
-    first_of_passage = int((states.passage < states.passage[begin[0]]).sum())
+    first_of_passage = int((passages.passage < passages.passage[begin[0]]).sum())
     base = max(int(end.max()) - context, first_of_passage)
     # Also the first phrase has text before it.
     base = min(base, max(int(begin.min()) - 1, first_of_passage))
-    text = Branches(lm, states.ids[base : int(end.max())].long())
+    text = Branches(lm, passages.ids[base : int(end.max())].long())
     hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
     picked = torch.arange(len(rows)), lengths - 1
     last, first = rows.ids[picked], rows.ids[:, 0]

@@ -30,8 +30,8 @@ _ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """Some passages, one after the other, token by token."""
+class Marked:
+    """Some passages, one after the other, token by token, and where phrases may be."""
 
     ids: Tensor
     """(N,) the tokens."""
@@ -40,6 +40,12 @@ class States:
     may_start: Tensor
     may_end: Tensor
     is_barred: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class States(Marked):
+    """The same, with what the LM thinks after each token."""
+
     hidden: Tensor
     """(N, d) the LM's state after the token, in half precision."""
     total: Tensor
@@ -61,6 +67,17 @@ class States:
         return cls(**{name: torch.cat(column) for name, column in columns.items()})
 
 
+def marked(text: Tokens) -> Marked:
+    """Return a passage without the LM's states."""
+    return Marked(
+        torch.from_numpy(text.ids.astype("int32")),
+        torch.zeros(len(text.ids), dtype=torch.int32),
+        torch.from_numpy(text.may_start.copy()),
+        torch.from_numpy(text.may_end.copy()),
+        torch.from_numpy(text.is_barred.copy()),
+    )
+
+
 @torch.inference_mode()
 def read_states(lm: DynamicLM, text: Tokens) -> States:
     """Run the LM over a passage.
@@ -72,8 +89,9 @@ def read_states(lm: DynamicLM, text: Tokens) -> States:
     Returns:
         Its states.
     """
-    ids = torch.from_numpy(text.ids.astype("int64"))
-    given = ids[None].to(lm.model.device)
+    plain = marked(text)
+    ids = plain.ids
+    given = ids[None].long().to(lm.model.device)
     hidden = lm.model.base_model(input_ids=given, use_cache=False).last_hidden_state[0]
     following = torch.cat([given[0, 1:], given[0, :1]])
     total, best, own = [], [], []
@@ -85,11 +103,11 @@ def read_states(lm: DynamicLM, text: Tokens) -> States:
         own.append(logits.gather(1, truth)[:, 0] - total[-1])
     own[-1][-1] = 0.0
     return States(
-        ids.int(),
-        torch.zeros(len(ids), dtype=torch.int32),
-        torch.from_numpy(text.may_start.copy()),
-        torch.from_numpy(text.may_end.copy()),
-        torch.from_numpy(text.is_barred.copy()),
+        plain.ids,
+        plain.passage,
+        plain.may_start,
+        plain.may_end,
+        plain.is_barred,
         hidden.half().cpu(),
         torch.cat(total).cpu(),
         torch.cat(best).cpu(),
@@ -133,9 +151,9 @@ class StateCache:
         self._keep(path, states)
         return states
 
-    def has(self, number: int) -> bool:
-        """Tell whether a group is on disk."""
-        return (self._folder / f"{number:06d}.safetensors").is_file()
+    def passage(self, index: int) -> Marked:
+        """Return a passage of the run's text, whether its states are kept or not."""
+        return marked(self._texts.passage(self._seed, index))
 
     def _keep(self, path: Path, states: States) -> None:
         draft = path.with_name(f".{path.name}.{os.getpid()}")

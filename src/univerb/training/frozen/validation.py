@@ -34,10 +34,10 @@ def validate_frozen(
         known: What tokens are made of.
 
     Returns:
-        `marginal` and `strict`: what phrases add to the bare LM's loss, in nats per word start (below
-        zero is a gain), and `score`: both as the run weighs them; `fires`, `precision`: the share of rows at which a
-        phrase beats every token, and of those at which the text goes on with it; `kl` after a
-        phrase fed as one vector.
+        `marginal` and `strict`: what phrases add to the bare LM's loss, in nats per word start
+        (below zero is a gain), and `score`: both as the run weighs them; `fires`, `precision`: the
+        share of rows at which a phrase beats every token, and of those at which the text goes on
+        with it; `kl` after a phrase fed as one vector.
     """
     sums = torch.zeros(7, dtype=torch.float64)
     for group in range(math.ceil(config.data.passages / 16)):

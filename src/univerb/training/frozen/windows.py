@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from univerb.tokenizer import Tokenizer
-from univerb.training.frozen.states import States
+from univerb.training.frozen.states import Marked, States
 
 # An odd factor makes multiplication modulo 2**64 a bijection; its bits are well mixed.
 _FACTOR = -7046029254386353131
@@ -41,7 +41,7 @@ class Windows:
     keys: Tensor
     """(S, L) a hash of these tokens."""
     cost: Tensor
-    """(S, L) the LM's own log-probability of writing them token by token."""
+    """(S, L) the LM's own log-probability of writing them token by token; 0 if it did not."""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -62,11 +62,11 @@ class Windows:
         )
 
 
-def windows(states: States, sizes: tuple[int, int], known: Letters) -> Windows:
+def windows(text: Marked, sizes: tuple[int, int], known: Letters) -> Windows:
     """Find the word starts of some passages.
 
     Args:
-        states: The passages.
+        text: The passages.
         sizes: Shortest and longest phrase, in tokens.
         known: What tokens are made of: bare numbers are no phrases.
 
@@ -74,16 +74,18 @@ def windows(states: States, sizes: tuple[int, int], known: Letters) -> Windows:
         The word starts at which at least one phrase begins.
     """
     low, high = sizes
-    count = len(states.ids)
+    count = len(text.ids)
     first = torch.arange(1, count)
-    first = first[states.may_start[1:] & (states.passage[1:] == states.passage[:-1])]
+    first = first[text.may_start[1:] & (text.passage[1:] == text.passage[:-1])]
     place = first[:, None] + torch.arange(high)
-    inside = (place < count) & (states.passage[place.clamp(max=count - 1)] == _of(states, first))
+    inside = (place < count) & (
+        text.passage[place.clamp(max=count - 1)] == text.passage[first][:, None]
+    )
     place = place.clamp(max=count - 1)
-    ids = torch.where(inside, states.ids[place].long(), 0)
-    fits = (inside & ~states.is_barred[place]).cumprod(1).bool()
+    ids = torch.where(inside, text.ids[place].long(), 0)
+    fits = (inside & ~text.is_barred[place]).cumprod(1).bool()
     is_number = ~known.has_letter[ids].cumsum(1).bool() & known.has_digit[ids].cumsum(1).bool()
-    allowed = fits & states.may_end[place] & ~is_number
+    allowed = fits & text.may_end[place] & ~is_number
     allowed[:, : low - 1] = False
     keys = torch.zeros_like(ids)
     key = torch.full((len(ids),), 1, dtype=torch.long)
@@ -92,9 +94,6 @@ def windows(states: States, sizes: tuple[int, int], known: Letters) -> Windows:
         key = key ^ (key >> 29)
         keys[:, column] = key
     # The LM's state before a token holds its log-probability.
-    cost = states.own[place - 1].cumsum(1)
+    own = text.own if isinstance(text, States) else torch.zeros(count)
+    cost = own[place - 1].cumsum(1)
     return Windows(first - 1, ids, allowed, keys, cost)[allowed.any(1)]
-
-
-def _of(states: States, first: Tensor) -> Tensor:
-    return states.passage[first][:, None]
