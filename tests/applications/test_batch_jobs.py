@@ -315,8 +315,8 @@ names = sorted({name for kind in BODIES.values() for name in kind.model_fields} 
                 "body": st.dictionaries(st.sampled_from(names) | st.text(max_size=5), json_values),
             }
         )
-        # A text is written as it is, and a blank line is no request.
-        | json_values.filter(lambda value: not isinstance(value, str) or value.strip()),
+        # A text would be written as it is, and might be no line, or several.
+        | json_values.map(json.dumps),
         max_size=5,
     )
 )
