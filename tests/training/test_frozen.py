@@ -8,12 +8,13 @@ import torch
 
 from conftest import MAKERS, TEXT, make_tokenizer
 from univerb.config import EncoderConfig
+from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 from univerb.sources.guards import is_number
 from univerb.sources.tokens import running_tokens
 from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, TrainingConfig
-from univerb.training.frozen.input_side import Branches, after_phrase, input_losses
+from univerb.training.frozen.input_side import after_phrase, input_losses
 from univerb.training.frozen.losses import fits, row_losses
 from univerb.training.frozen.pools import Bank, Candidates, LivePool
 from univerb.training.frozen.states import StateCache, States, read_states
@@ -196,11 +197,15 @@ def test_the_bank_keeps_each_key_once_newest_first():
 def test_a_branch_reads_what_a_text_of_its_own_would(backbone):
     lm = make_lm(backbone)
     ids = states_of(lm).ids.long()[:40]
-    text = Branches(lm, ids)
+    text = Branches(lm, ids.tolist())
     torch.manual_seed(1)
     vectors = torch.randn(3, lm.width)
     after, positions = torch.tensor([5, 17, 30]), torch.tensor([8, 18, 30])
-    together = text.read(vectors, after, positions)
+    branches = [
+        Branch(int(n), vector[None], int(at - n))
+        for n, at, vector in zip(after, positions, vectors, strict=True)
+    ]
+    together = text.read(branches)
     for row in range(3):
         seen = int(after[row])
         inputs = torch.cat([lm.embeddings.input(ids[:seen]), vectors[row : row + 1]])
@@ -219,9 +224,10 @@ def test_a_branch_reads_what_a_text_of_its_own_would(backbone):
 def test_no_difference_where_the_vector_is_the_token_itself():
     lm = make_lm()
     ids = states_of(lm).ids.long()[:30]
-    text = Branches(lm, ids)
+    text = Branches(lm, ids.tolist())
     places = torch.tensor([4, 9, 20])
-    read = text.read(lm.embeddings.input(ids[places]), places, places)
+    rows = lm.embeddings.input(ids[places])
+    read = text.read([Branch(int(n), row[None]) for n, row in zip(places, rows, strict=True)])
     difference = after_phrase(lm, read, text.hidden[places])
     torch.testing.assert_close(difference.learned, torch.zeros(3), rtol=0, atol=1e-5)
     torch.testing.assert_close(difference.measured, torch.zeros(3), rtol=0, atol=1e-5)

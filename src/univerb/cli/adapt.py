@@ -10,8 +10,7 @@ from rich.table import Table
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.index import make_settings, told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import AsJson, Dtype, Model, Offline
-from univerb.errors import OptionError
+from univerb.cli.options import AsJson, Dtype, Model, Offline, make_folder
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def adapt(
 
     show_warnings()
     if report:
-        _make_folder(report)
+        make_folder("--report", report)
     settings = make_settings({"max_phrases": max_phrases, "vectors": vectors})
     documents = read_documents(*docs)
     kept_out = read_documents(*held_out) if held_out else None
@@ -119,15 +118,6 @@ def show_calibration(found: "Calibration") -> None:
             f"[yellow]note:[/] {found.tokens} tokens are few to calibrate on. Give more text with "
             "--held-out, and run `univerb calibrate`."
         )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(
-            f"--report {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
-        ) from error
 
 
 def _write_report(folder: Path, result: "Adaptation") -> None:

@@ -23,6 +23,7 @@ from univerb.cli.options import (
     Offline,
     Threads,
     Tolerance,
+    make_folder,
 )
 from univerb.errors import OptionError, did_you_mean
 from univerb.locations import DEFAULT_MODEL
@@ -112,7 +113,7 @@ def phrases(
     show_warnings()
     grid = (_numbers("--tolerances", tolerances, 0.0, 1.0), _numbers("--biases", biases))
     if out:
-        _make_folder(out)
+        make_folder("--out", out)
     opened = open_corpus(corpus) if corpus else None
     documents = read_documents(*docs)
     lm = load_model(
@@ -184,15 +185,6 @@ def _numbers(option: str, text: str, low: float = -100.0, high: float = 100.0) -
             f"{option} is {text!r}; give numbers from {low:g} to {high:g}, such as 0.5,0.9."
         )
     return numbers
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(
-            f"--out {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
-        ) from error
 
 
 def _write_report(folder: Path, report: "PhrasesReport", name: str) -> None:

@@ -9,6 +9,8 @@ import typer
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from univerb.phrase import Document
     from univerb.sources.ngrams import PhraseSource
 
@@ -114,6 +116,16 @@ def parse_sizes(text: str) -> tuple[int, int]:
         return int(low), int(high or low)
     except ValueError:
         raise OptionError(f"--sizes is {text!r}; give two numbers such as 2-8.") from None
+
+
+def make_folder(option: str, folder: "Path") -> None:
+    """Make a folder that an option names, or say that it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"{option} {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
+        ) from error
 
 
 def phrase_source(

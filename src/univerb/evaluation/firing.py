@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from univerb.evaluation.reading import Branch, Reading
+from univerb.evaluation.reading import Reading
 from univerb.metrics.likelihood import Key, fits
+from univerb.modeling.branches import Branch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.evaluation.reading import Branch, Reading
+from univerb.evaluation.reading import Reading
+from univerb.modeling.branches import Branch
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 

@@ -11,9 +11,10 @@ import torch
 from univerb.config import Profile
 from univerb.decoding.loop import generate
 from univerb.decoding.options import Decoding
-from univerb.evaluation.reading import Branch, Reading
+from univerb.evaluation.reading import Reading
 from univerb.metrics.copying import longest_run
 from univerb.metrics.repetition import SIZES, mean_repetition, rep_n, words
+from univerb.modeling.branches import Branch
 from univerb.modeling.dynamic import DynamicLM
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary

@@ -9,49 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.frozen.states import Marked
 from univerb.training.frozen.windows import Windows
-
-
-class Branches:
-    """Plain text read once, and rows that go on from any place of it."""
-
-    @torch.no_grad()
-    def __init__(self, lm: DynamicLM, ids: Tensor) -> None:
-        self._lm = lm
-        cache = DynamicCache()
-        read = lm.model.base_model(input_ids=ids[None], past_key_values=cache, use_cache=True)
-        self._kept = [(layer.keys, layer.values) for layer in cache.layers]
-        self._size = len(ids)
-        self.hidden: Tensor = read.last_hidden_state[0]
-        """(N, d) the states after each token."""
-
-    def read(self, vectors: Tensor, after: Tensor, positions: Tensor) -> Tensor:
-        """Read one more row from different places of the text.
-
-        Args:
-            vectors: (B, d) the rows.
-            after: (B,) how many tokens of the text each of them sees.
-            positions: (B,) where each stands.
-
-        Returns:
-            (B, d) the states after them.
-        """
-        device = vectors.device
-        seen = torch.arange(self._size) < after[:, None]
-        mask = torch.cat([seen, torch.eye(len(vectors), dtype=torch.bool)], dim=1)
-        states: Tensor = self._lm.model.base_model(
-            inputs_embeds=vectors[None],
-            # A cache of its own, so that other branches do not see these rows.
-            past_key_values=DynamicCache(self._kept),
-            attention_mask=mask[None, None].to(device),
-            position_ids=positions[None].to(device),
-            use_cache=True,
-        ).last_hidden_state[0]
-        return states
 
 
 class AfterPhrase(NamedTuple):
@@ -94,7 +56,7 @@ def input_losses(
     base = max(int(end.max()) - context, first_of_passage)
     # Also the first phrase has text before it.
     base = min(base, max(int(begin.min()) - 1, first_of_passage))
-    text = Branches(lm, passages.ids[base : int(end.max())].long())
+    text = Branches(lm, passages.ids[base : int(end.max())].tolist())
     hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
     picked = torch.arange(len(rows)), lengths - 1
     last, first = rows.ids[picked], rows.ids[:, 0]
@@ -102,5 +64,8 @@ def input_losses(
         hidden[picked], lm.embeddings.input(last), lm.embeddings.output_weight[first]
     )
     # It stands where its last token would: later tokens then keep their places.
-    dynamic = text.read(vectors, begin - base, end - 1 - base)
-    return after_phrase(lm, dynamic, text.hidden[end - 1 - base])
+    branches = [
+        Branch(place - base, vector[None], size - 1)
+        for place, vector, size in zip(begin.tolist(), vectors, lengths.tolist(), strict=True)
+    ]
+    return after_phrase(lm, text.read(branches), text.hidden[end - 1 - base])

@@ -110,10 +110,7 @@ class FrozenTask:
         """Measure held-out passages: first halves give the phrases, second halves the rows."""
         if self._validation is None:
             return {}
-        self._lm.encoder.eval()
-        found = validate_frozen(self._lm, self._validation, self._config, self._letters)
-        self._lm.encoder.train()
-        return found
+        return validate_frozen(self._lm, self._validation, self._config, self._letters)
 
     def export(self, folder: Path, step: int) -> None:
         """Write the encoder."""
