@@ -113,8 +113,8 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "what": "Rows that choose a unit, per second of forward, backward and update; one round, 2 "
         "steps frozen and 3 of the paper's. A row is a word start (frozen, 2-layer encoder) or a "
-        "unit of a mixed passage (paper's regime: 4 x 256 tokens, 12-layer tied encoder, trained LM, "
-        "no generated negatives), so the encoder's depth is part of the ratio",
+        "unit of a mixed passage (paper's regime: 4 x 256 tokens, 12-layer tied encoder, trained "
+        "LM, no generated negatives), so the encoder's depth is part of the ratio",
         "paper regime, rows/s": base,
         "frozen, rows/s": cached_rows / cached,
         "frozen, rows/s with the caching pass, text used once": rows / first,
