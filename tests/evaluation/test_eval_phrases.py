@@ -23,7 +23,7 @@ from univerb.evaluation.phrases import Protocol, evaluate_phrases
 from univerb.evaluation.phrases_report import markdown, report_rows
 from univerb.evaluation.reading import Branch, Reading
 from univerb.evaluation.true_text import pool_true_text, true_text
-from univerb.evaluation.writing import Sources, pool_writing, standard_ways, write
+from univerb.evaluation.writing import Sources, Subject, pool_writing, standard_ways, write
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.store.manifest import Settings
@@ -316,13 +316,11 @@ class TestWriting:
         lm.profile = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
         sources = Sources([halves.first], lm.tokenizer)
         ways = standard_ways(lm.profile)
-        return {
-            name: write(lm, reading, halves.context, scored.vocabulary, sources, way, 16)
-            for name, way in ways.items()
-        }
+        subject = Subject(reading, halves.context, scored.vocabulary, sources)
+        return {name: write(lm, [subject], way, 16)[0] for name, way in ways.items()}
 
     def test_every_way_is_that_of_generate(self, lm, halves, scored, texts):
-        assert list(texts) == ["bare", "profile", "whole", "verify", "atomic"]
+        assert list(texts) == ["bare", "profile", "whole", "verify", "atomic", "segmented"]
         bare = texts["bare"]
         assert bare.steps == bare.tokens == bare.units == 16 and bare.phrase_tokens == 0
         assert texts["verify"].text == bare.text
@@ -366,7 +364,7 @@ class TestWhole:
             )  # fmt: skip
 
         whole = run(None)
-        assert told == [(1, 3), (2, 3), (3, 3)]
+        assert told == [(2, 3), (3, 3)]
         assert whole.about["documents"] == 3 and whole.writing[0].documents == 2
         run(tmp_path)
         [file] = tmp_path.glob("documents-*.jsonl")
@@ -437,7 +435,7 @@ class TestCommand:
         assert written["about"]["profile"]["phrase_bias"] == 4.0
         assert written["about"]["vectors"].startswith("from the corpus")
         names = [own["name"] for own in written["writing"]]
-        assert names == ["bare", "profile", "whole", "verify", "atomic"]
+        assert names == ["bare", "profile", "whole", "verify", "atomic", "segmented"]
         assert (tmp_path / "report" / "phrases.png").read_bytes().startswith(b"\x89PNG")
         assert "univerb eval phrases" in (tmp_path / "report" / "phrases.md").read_text()
         shown = run("eval", "phrases", *given)

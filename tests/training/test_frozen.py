@@ -17,6 +17,7 @@ from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, Tra
 from univerb.training.frozen.input_side import after_phrase, input_losses
 from univerb.training.frozen.losses import fits, row_losses
 from univerb.training.frozen.pools import Bank, Candidates, LivePool
+from univerb.training.frozen.second_tokens import Pairs, taught
 from univerb.training.frozen.states import StateCache, States, read_states
 from univerb.training.frozen.task import FrozenTask
 from univerb.training.frozen.windows import Windows, letters, windows
@@ -35,6 +36,7 @@ def make_lm(name: str = "llama", **encoder: object) -> DynamicLM:
 
 def make_config(steps: int = 6, **frozen: object) -> TrainingConfig:
     given = {"groups": 2, "own": 0.4, "own_weight": 0.3, "input_every": 2, "input_phrases": 6}
+    given |= {"teacher": 0.5}
     return TrainingConfig(
         data=Data(documents=("text",), block=96, passages=16),
         negatives=Negatives(kinds=KINDS, extensions=6, mask_true=True),
@@ -154,6 +156,44 @@ def test_losses_equal_whole_softmaxes(backbone):
     assert (losses.marginal <= losses.strict + 1e-6).all()
 
 
+def test_the_teacher_is_the_lm_after_the_true_first_token():
+    lm = make_lm()
+    states = states_of(lm)
+    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))
+    own, rows = found[slice(0, 40)], found[slice(20, 60)]
+    pool = LivePool.of(own, own.allowed)
+    torch.manual_seed(3)
+    logits = torch.randn(len(rows), len(pool.keys))
+    pairs, after = Pairs.of(pool), rows.at + 1
+    weight = lm.embeddings.output_weight.detach()
+    hidden = states.hidden[after].float()
+    total = (hidden @ weight.T).logsumexp(1)
+    given = taught(logits, rows.ids[:, 0], hidden, total, weight[pairs.second], pairs)
+    phrases = [
+        tuple(own.ids[int(w), : int(c) + 1].tolist())
+        for w, c in zip(pool.window, pool.column, strict=True)
+    ]
+    choices = 0
+    for row in range(len(rows)):
+        first = int(rows.ids[row, 0])
+        offered = sorted({key[1] for key in phrases if key[0] == first})
+        if len(offered) < 2:
+            assert given.loss[row] == given.weight[row] == 0
+            continue
+        choices += 1
+        expects = (hidden[row] @ weight.T).softmax(0)[offered]
+        scores = [
+            sum(math.exp(logits[row, k]) for k, key in enumerate(phrases) if key[:2] == (first, s))
+            for s in offered
+        ]
+        mine = torch.tensor(scores) / sum(scores)
+        teacher = expects / expects.sum()
+        wanted = float((teacher * (teacher / mine).log()).sum())
+        assert float(given.loss[row]) == pytest.approx(wanted, abs=1e-4)
+        assert float(given.weight[row]) == pytest.approx(float(expects.sum()), abs=1e-4)
+    assert choices > 5
+
+
 def test_a_row_does_not_see_what_only_its_own_text_brought():
     lm = make_lm()
     states = states_of(lm)
@@ -262,7 +302,7 @@ def test_training_lowers_the_loss_and_leaves_the_lm_alone(tmp_path, kinds):
 
 
 class Half(Processes):
-    """One of two processes that never meet: it is handed what the other one encoded."""
+    """One of two processes that never meet: it is handed what both encoded and added up."""
 
     def __init__(self, rank: int) -> None:
         single = Processes.single()
@@ -270,6 +310,9 @@ class Half(Processes):
 
     def gather(self, rows, counts=None):
         return rows if self.whole is None else self.whole
+
+    def total(self, values):
+        return self.sums.pop(0)
 
 
 def test_two_shares_are_the_whole(tmp_path):
@@ -281,7 +324,7 @@ def test_two_shares_are_the_whole(tmp_path):
     for rank in range(2):
         half = Half(rank)
         states, rows = task._rows(0)
-        half.whole = _all_windows(task, lm)
+        half.whole, half.sums = _all_windows(task, lm)
         task._processes = half
         totals.append(task.loss(0))
     assert sum(loss.rows for loss in totals) == whole.rows
@@ -291,9 +334,10 @@ def test_two_shares_are_the_whole(tmp_path):
         assert sum(loss.terms[name] for loss in totals) == pytest.approx(value, abs=1e-5)
 
 
-def _all_windows(task: FrozenTask, lm: DynamicLM) -> torch.Tensor:
-    """Encode what a single process would: recorded from its own run."""
+def _all_windows(task: FrozenTask, lm: DynamicLM) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Encode and add up what a single process would: recorded from its own run."""
     kept: list[torch.Tensor] = []
+    sums: list[dict[str, float]] = []
     real = lm.encoder.hidden_states
 
     def recorded(ids, embeddings):
@@ -301,11 +345,16 @@ def _all_windows(task: FrozenTask, lm: DynamicLM) -> torch.Tensor:
         kept.append(states)
         return states
 
+    def added(values):
+        sums.append(dict(values))
+        return dict(values)
+
     lm.encoder.hidden_states = recorded
     task._processes = Processes.single()
+    task._processes.total = added
     task.loss(0)
     del lm.encoder.hidden_states
-    return kept[0].detach()
+    return kept[0].detach(), sums
 
 
 def test_a_run_that_stopped_ends_with_the_same_bits(tmp_path):

@@ -59,8 +59,9 @@ def phrases(
         int | None, typer.Option(min=0, help="Write for so many of them only.")
     ] = None,
     modes: Annotated[
-        str, typer.Option(help="Ways to write, of: bare, profile, whole, verify, atomic.")
-    ] = "bare,profile,whole,verify,atomic",
+        str,
+        typer.Option(help="Ways to write, of: bare, profile, whole, verify, atomic, segmented."),
+    ] = "bare,profile,whole,verify,atomic,segmented",
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Only write, over --tolerances x --biases.")
     ] = False,

@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from univerb._version import __version__
 from univerb.corpus.reading import Corpus
@@ -33,11 +34,22 @@ from univerb.evaluation.input_side import (
 )
 from univerb.evaluation.reading import Reading
 from univerb.evaluation.true_text import TrueText, pool_true_text, true_text
-from univerb.evaluation.writing import Sources, Way, Writing, Written, pool_writing, write
+from univerb.evaluation.writing import (
+    Sources,
+    Subject,
+    Way,
+    Writing,
+    Written,
+    pool_writing,
+    write,
+)
+from univerb.metrics.likelihood import Key
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
 TRUE_TEXT, FIRING, INPUT_SIDE = "true text", "firing", "input side"
+# Documents that are written for in one batch: eight take little longer than one.
+_TOGETHER = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +157,17 @@ def evaluate_phrases(
     run = _Run(lm, corpus, how, ResultCache(folder, _key(lm, corpus, how)))
     known: list[str] = []
     writing = limit if limit_writing is None else limit_writing
-    for document in given:
-        if len(known) >= limit:
-            break
+    waiting = iter(given)
+
+    def part() -> list[Document]:
+        """Take as many as can be written for together; the others come one by one."""
+        is_written = ways and len(known) < writing
+        most = min(_TOGETHER, writing - len(known)) if is_written else 1
+        return list(islice(waiting, min(most, limit - len(known))))
+
+    while some := part():
         own = ways if len(known) < writing else ()
-        if run.measure(document, measures, own):
-            known.append(_digest(document))
+        known += run.measure(some, measures, own)
         if progress:
             progress(len(known), min(limit, len(given)))
     if not known:
@@ -181,58 +198,83 @@ class _Run:
         self._bias = resolved.phrase_bias
         self._tolerance = 1.0 if resolved.is_atomic else resolved.tolerance
 
-    def measure(self, document: Document, measures: Sequence[str], ways: Sequence[Way]) -> bool:
-        """Measure what is not known yet; returns whether the document could be measured."""
-        name, how, lm = _digest(document), self._how, self._lm
+    def measure(
+        self, documents: Sequence[Document], measures: Sequence[str], ways: Sequence[Way]
+    ) -> list[str]:
+        """Measure what is not known yet; returns the names of those that could be measured."""
         wanted = [*measures, *map(_label, ways)]
-        missing = [measure for measure in wanted if self._cache.get(name, measure) is None]
-        if not missing:
-            return True
+        names = {_digest(document): document for document in documents}
+        subjects: dict[str, Subject] = {}
+        for name, document in list(names.items()):
+            missing = [measure for measure in wanted if self._cache.get(name, measure) is None]
+            if not missing:
+                continue
+            halves = self._cut(document)
+            if halves is None:
+                del names[name]
+                continue
+            with torch.inference_mode():
+                subjects[name] = self._follow(name, halves, missing)
+        for way in ways:
+            label = _label(way)
+            due = [name for name in subjects if self._cache.get(name, label) is None]
+            texts = write(self._lm, [subjects[name] for name in due], way, self._how.max_tokens)
+            for name, text in zip(due, texts, strict=True):
+                self._cache.put(name, label, asdict(text))
+        return list(names)
+
+    def _cut(self, document: Document) -> Halves | None:
+        lm, how = self._lm, self._how
         room = lm.context_size - max(how.truth, how.max_tokens)
         sizes = phrase_sizes(self._corpus)
-        halves = cut(document, lm.tokenizer, min(how.context, room), how.truth, sizes)
-        if halves is None:
-            return False
-        with torch.inference_mode():
-            work = self._work(f"{how.seed} {name}", halves, ways)
-            for measure in missing:
-                self._cache.put(name, measure, asdict(work[measure]()))
-        return True
+        return cut(document, lm.tokenizer, min(how.context, room), how.truth, sizes)
 
-    def _work(self, seed: str, halves: Halves, ways: Sequence[Way]) -> dict[str, Callable[[], Any]]:
-        """Read a document, and return how each measure of it is made."""
+    def _follow(self, name: str, halves: Halves, missing: Sequence[str]) -> Subject:
+        """Read a document, and measure what needs no writing."""
         lm, how = self._lm, self._how
         reading = Reading(lm, halves.context, halves.truth)
         found = candidates(lm, halves, self._corpus, how.k)
-        sources = Sources(found.sources, lm.tokenizer)
-        view = lm.rows(found.vocabulary)
         keys = [phrase.ids for phrase in found.vocabulary.snapshot().phrases]
-        none = reading.logits[:, :0]
-        scores = none if view is None else (reading.states @ view.outputs.T + view.bias).float()
-        size = len(halves.second.encode())
-        biases = sorted({*how.biases, self._bias})
-        texts = {
-            _label(way): partial(
-                write, lm, reading, halves.context, found.vocabulary, sources, way, how.max_tokens
-            )
-            for way in ways
-        }
-        return texts | {
-            TRUE_TEXT: lambda: true_text(reading, keys, scores, size, biases),
-            FIRING: lambda: firing(
-                reading,
-                keys,
-                scores,
-                halves.starts,
-                tolerance=self._tolerance,
-                bias=self._bias,
-                tolerances=how.tolerances,
-                biases=how.biases,
-                most=how.proposals,
-                seed=seed,
-            ),
-            INPUT_SIDE: lambda: input_side(lm, reading, halves.spans, how.spans, seed),
-        }
+        seed = f"{how.seed} {name}"
+        if {TRUE_TEXT, FIRING} & set(missing):
+            view = lm.rows(found.vocabulary)
+            none = reading.logits[:, :0]
+            scores = none if view is None else (reading.states @ view.outputs.T + view.bias).float()
+            if TRUE_TEXT in missing:
+                size = len(halves.second.encode())
+                biases = sorted({*how.biases, self._bias})
+                self._put(name, TRUE_TEXT, true_text(reading, keys, scores, size, biases))
+            if FIRING in missing:
+                self._put(name, FIRING, self._fired(reading, keys, scores, halves.starts, seed))
+        if INPUT_SIDE in missing:
+            fed = input_side(lm, reading, halves.spans, how.spans, seed)
+            self._put(name, INPUT_SIDE, fed)
+        sources = Sources(found.sources, lm.tokenizer)
+        return Subject(reading, halves.context, found.vocabulary, sources)
+
+    def _fired(
+        self,
+        reading: Reading,
+        keys: Sequence[Key],
+        scores: Tensor,
+        starts: Sequence[int],
+        seed: str,
+    ) -> Firing:
+        return firing(
+            reading,
+            keys,
+            scores,
+            starts,
+            tolerance=self._tolerance,
+            bias=self._bias,
+            tolerances=self._how.tolerances,
+            biases=self._how.biases,
+            most=self._how.proposals,
+            seed=seed,
+        )
+
+    def _put(self, name: str, measure: str, found: TrueText | Firing | InputSide) -> None:
+        self._cache.put(name, measure, asdict(found))
 
     def report(
         self,

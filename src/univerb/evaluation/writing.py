@@ -9,8 +9,9 @@ import numpy
 import torch
 
 from univerb.config import Profile
-from univerb.decoding.loop import generate
+from univerb.decoding.loop import batch
 from univerb.decoding.options import Decoding
+from univerb.decoding.results import Generation
 from univerb.evaluation.reading import Reading
 from univerb.metrics.copying import longest_run
 from univerb.metrics.repetition import SIZES, mean_repetition, rep_n, words
@@ -31,8 +32,12 @@ class Way(NamedTuple):
 
 
 def standard_ways(profile: Profile) -> dict[str, Way]:
-    """Return the ways that are compared, by name: the profile's, three others and the bare LM's."""
+    """Return the ways that are compared, by name: the profile's, four others and the bare LM's."""
     how = Decoding().resolved(profile)
+    atomic = {
+        "mode": "atomic",
+        "phrase_bias": Decoding(mode="atomic").resolved(profile).phrase_bias,
+    }
     own: dict[str, Any] = {"mode": profile.mode, "phrase_bias": how.phrase_bias}
     if profile.mode == "unfold":
         own["tolerance"] = how.tolerance
@@ -41,13 +46,8 @@ def standard_ways(profile: Profile) -> dict[str, Way]:
         Way(PROFILE, own),
         Way("whole", {"mode": "unfold", "tolerance": 1.0, "phrase_bias": profile.phrase_bias}),
         Way("verify", {"mode": "verify", "phrase_bias": profile.phrase_bias}),
-        Way(
-            "atomic",
-            {
-                "mode": "atomic",
-                "phrase_bias": Decoding(mode="atomic").resolved(profile).phrase_bias,
-            },
-        ),
+        Way("atomic", atomic),
+        Way("segmented", atomic | {"segment": True}),
     ]
     return {way.name: way for way in ways}
 
@@ -105,31 +105,40 @@ class Sources:
         return [one.ids for one in self._tokenizer.encode_all_inside(self._texts)]
 
 
+class Subject(NamedTuple):
+    """A document whose first half is continued."""
+
+    reading: Reading
+    """The bare LM's pass over it."""
+    context: Sequence[int]
+    """The end of the first half."""
+    vocabulary: DynamicVocabulary
+    """The candidates."""
+    sources: Sources
+    """Where they come from."""
+
+
 def write(
-    lm: DynamicLM,
-    reading: Reading,
-    context: Sequence[int],
-    vocabulary: DynamicVocabulary,
-    sources: Sources,
-    way: Way,
-    max_tokens: int = 128,
-) -> Written:
-    """Continue a first half greedily, and measure the text.
+    lm: DynamicLM, subjects: Sequence[Subject], way: Way, max_tokens: int = 128
+) -> list[Written]:
+    """Continue first halves greedily, all in one batch, and measure the texts.
 
     Args:
         lm: The model.
-        reading: Its pass over the document.
-        context: The end of the first half.
-        vocabulary: The candidates.
-        sources: Where they come from.
+        subjects: The documents.
         way: How to decode.
         max_tokens: Base tokens to write.
 
     Returns:
-        The text and its figures.
+        The text of each and its figures.
     """
-    own = vocabulary if way.options is not None else None
-    result = generate(lm, context, own, max_tokens=max_tokens, **(way.options or {}))
+    contexts = [own.context for own in subjects]
+    phrases = [own.vocabulary for own in subjects] if way.options is not None else None
+    results = batch(lm, contexts, phrases, max_tokens=max_tokens, **(way.options or {}))
+    return [_measured(own, made) for own, made in zip(subjects, results, strict=True)]
+
+
+def _measured(subject: Subject, result: Generation) -> Written:
     ids = [token for piece in result.pieces for token in piece.ids]
     split = words(result.text)
     return Written(
@@ -138,10 +147,10 @@ def write(
         steps=result.stats.steps + 1,
         units=result.stats.units,
         phrase_tokens=result.stats.phrase_tokens,
-        nll=_nll(reading, ids),
+        nll=_nll(subject.reading, ids),
         rep=[rep_n(split.tokens, n) for n in SIZES],
-        run_words=longest_run(split.tokens, sources.words).length,
-        run_tokens=longest_run(ids, sources.tokens).length,
+        run_words=longest_run(split.tokens, subject.sources.words).length,
+        run_tokens=longest_run(ids, subject.sources.tokens).length,
         splitter=split.splitter,
     )
 

@@ -103,6 +103,8 @@ class Frozen(Section):
     marginal: float = Field(default=0.5, ge=0.0, le=1.0)
     """Weight of the marginal loss, in which any way to write the text is right, as in the exact
     likelihood; the rest is L_p, in which only the longest phrase is."""
+    teacher: float = Field(default=0.0, ge=0.0, le=1000.0)
+    """Weight of the LM's own choice among phrases that begin as the text does."""
     input_every: int = Field(default=2, ge=0)
     """Train the input head at every so many steps; 0 never does."""
     input_phrases: int = Field(default=96, ge=1)

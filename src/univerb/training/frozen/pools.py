@@ -16,6 +16,8 @@ class LivePool:
     """(K,) hashes."""
     first: Tensor
     """(K,) first tokens."""
+    second: Tensor
+    """(K,) second tokens."""
     last: Tensor
     """(K,) last tokens."""
     window: Tensor
@@ -45,7 +47,8 @@ class LivePool:
             0, inverse, torch.arange(len(inverse)), "amin"
         )
         window, column = window[place], column[place]
-        return cls(keys, own.ids[window, 0], own.ids[window, column], window, column, owners)
+        begin = own.ids[window]
+        return cls(keys, begin[:, 0], begin[:, 1], own.ids[window, column], window, column, owners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from univerb.training.config import Negatives, TrainingConfig
 from univerb.training.frozen.input_side import input_losses
 from univerb.training.frozen.losses import RowLosses, fits, row_losses
 from univerb.training.frozen.pools import Bank, Candidates, LivePool
+from univerb.training.frozen.second_tokens import Pairs, taught
 from univerb.training.frozen.states import GROUP, Marked, StateCache, States
 from univerb.training.frozen.validation import validate_frozen
 from univerb.training.frozen.windows import Windows, letters, windows
@@ -84,11 +85,16 @@ class FrozenTask:
         candidates = Candidates.joined(pool, outputs, self._bank)
         share = self._processes.share(len(rows))
         mine = slice(share.start, share.stop)
-        found = self._scored(states, rows[mine], length[mine], candidates)
+        logits = self._logits(states, rows[mine], candidates)
+        found = self._scored(states, rows[mine], length[mine], candidates, logits)
         if "pre-batch" in self._config.negatives.kinds:
             self._bank = self._bank.pushed(pool, outputs, settings.bank)
         golds = self._processes.total({"golds": float((found.gold >= 0).sum())})["golds"]
         total, terms = _weighed(found, is_own, golds, mine, settings.own_weight, settings.marginal)
+        if settings.teacher:
+            kl = self._taught(states, rows[mine], pool, logits[:, : len(pool.keys)])
+            total = total + settings.teacher * kl
+            terms["teacher"] = float(kl.detach())
         if settings.input_every and index % settings.input_every == 0:
             kl = self._input_loss(index, generator)
             total = total + settings.input_weight * kl
@@ -153,17 +159,38 @@ class FrozenTask:
         seed_dropout(self._config.run.seed, index)
         return pool, self._lm.encoder.heads(hidden, last, first)[1]
 
-    def _scored(
-        self, states: States, rows: Windows, length: Tensor, candidates: Candidates
-    ) -> RowLosses:
-        logits = candidates.scores(
+    def _logits(self, states: States, rows: Windows, candidates: Candidates) -> Tensor:
+        return candidates.scores(
             states.hidden[rows.at].float(),
             self._lm.encoder.heads.bias,
             self._lm.static_size,
             self._lm.encoder.config.count_correction,
         )
+
+    def _scored(
+        self,
+        states: States,
+        rows: Windows,
+        length: Tensor,
+        candidates: Candidates,
+        logits: Tensor,
+    ) -> RowLosses:
         found = fits(rows, candidates, length, self._config.negatives.mask_true)
         return row_losses(logits, states.total[rows.at], states.best[rows.at], rows, found)
+
+    def _taught(self, states: States, rows: Windows, pool: LivePool, logits: Tensor) -> Tensor:
+        """Return this process's share of the mean distance from the LM's own choice."""
+        pairs, after = Pairs.of(pool), rows.at + 1
+        found = taught(
+            logits,
+            rows.ids[:, 0],
+            states.hidden[after].float(),
+            states.total[after],
+            self._lm.embeddings.output_weight[pairs.second],
+            pairs,
+        )
+        weights = self._processes.total({"weight": float(found.weight.sum())})["weight"]
+        return (found.weight * found.loss).sum() / max(weights, 1e-6)
 
     def _input_loss(self, index: int, generator: torch.Generator) -> Tensor:
         """Return this process's share of the mean KL after phrases fed as one vector."""
