@@ -19,6 +19,8 @@ class Profile(BaseModel):
     """`unfold` keeps a token whose probability is at least (1 - tolerance) of the best one's."""
     phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
     """Added to the logit of every phrase in `unfold` and `verify`."""
+    draft: float = Field(default=0.0, ge=-100.0, le=100.0)
+    """Added to a phrase's logit where it only guesses how a chosen token goes on."""
     positions: Positions = "unit"
     """`atomic`: a phrase takes one place, or the places of all its tokens."""
 

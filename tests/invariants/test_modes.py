@@ -79,6 +79,51 @@ def test_verify_writes_the_plain_lms_text(tiny, lease, bias):
     assert flat(verified) == flat(plain)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("draft", [2.0, 60.0])
+def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
+    lm = stir(tiny, 1)
+    given = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": -2.0, "max_tokens": 50}
+    given |= {"temperature": temperature, "seed": 7, "ignore_eos": True}
+    # Tokens of the LM's own text among the phrases, so that some guesses are right.
+    own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft=0.0, **given))
+    phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(0, 44, 3)]
+    plain, guessed = (
+        generate(lm, PROMPT, lm.vocabulary([*phrases, lease]), draft=raised, **given)
+        for raised in (-50.0 if tolerance == 0.0 else 0.0, draft)
+    )
+    assert flat(guessed) == flat(plain)
+    assert guessed.stats.steps <= plain.stats.steps
+    if draft > 50 and temperature == tolerance == 0.0:
+        assert guessed.stats.steps < plain.stats.steps
+
+
+def test_a_guess_is_a_phrase_with_its_source_where_it_was_right():
+    lm, right = repeating_lm()
+    with_source = lm.vocabulary([right])
+    told = generate(lm, PROMPT, with_source, mode="unfold", tolerance=0.5, phrase_bias=-90.0,
+                    draft=99.0, max_tokens=60, ignore_eos=True)  # fmt: skip
+    assert flat(told) == flat(generate(lm, PROMPT, max_tokens=60, ignore_eos=True))
+    assert told.phrases and told.stats.steps < 58
+
+
+def test_a_phrase_that_was_removed_after_a_wrong_guess_is_not_written(tiny, lease):
+    lm = stir(tiny)
+
+    def change(vocabulary, produced):
+        if produced > 8:
+            vocabulary.remove(range(lm.static_size, lm.static_size + len(vocabulary)))
+
+    text = generate(lm, PROMPT, lm.vocabulary([lease]), mode="unfold", tolerance=1.0, draft=60.0,
+                    phrase_bias=2.0, max_tokens=40, ignore_eos=True, growth=change)  # fmt: skip
+    written = 0
+    for piece in text.pieces:
+        assert piece.phrase is None or written <= 8
+        written += len(piece.ids)
+    assert written == 40
+
+
 def repeating_lm():
     """A tiny LM that repeats its own text, so that phrases of that text are often right."""
     lm = DynamicLM.wrap(make_llama(seed=5), make_tokenizer())

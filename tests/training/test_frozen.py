@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from conftest import MAKERS, TEXT, make_tokenizer
+from conftest import MAKERS, TEXT, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
@@ -299,6 +300,21 @@ def test_training_lowers_the_loss_and_leaves_the_lm_alone(tmp_path, kinds):
     again = DynamicLM.wrap(lm.model, lm.hf_tokenizer)
     assert not again.is_trained
     assert (tmp_path / "run" / "encoder" / "univerb.json").is_file()
+
+
+def test_what_users_get_is_sharper_than_what_goes_on_training(tmp_path):
+    exported = {}
+    for factor in (1.0, 2.0):
+        lm = stir(make_lm())
+        task = make_task(tmp_path / "states", lm, make_config(sharpen=factor))
+        before = {name: value.clone() for name, value in lm.encoder.state_dict().items()}
+        task.export(tmp_path / str(factor), 3)
+        after = lm.encoder.state_dict()
+        assert all(torch.equal(value, before[name]) for name, value in after.items())
+        exported[factor] = load_file(tmp_path / str(factor) / "encoder.safetensors")
+    for name, value in exported[1.0].items():
+        stretched = name.startswith("heads.output.") or name == "heads.bias"
+        torch.testing.assert_close(exported[2.0][name], value * (2.0 if stretched else 1.0))
 
 
 class Half(Processes):

@@ -283,7 +283,7 @@ def test_a_run_goes_on_from_its_memory():
     forgotten = fresh()
     assert not torch.equal(forgotten.loss(3).total, task.loss(3).total)
     without = make_task(negatives={"kinds": ["in-batch"]}).memory()
-    assert without.keys() == {"read", "scored"}
+    assert without.keys() == {"fed", "read", "scored"}
 
 
 def test_earlier_phrases_only_add_to_the_softmax():

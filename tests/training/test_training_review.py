@@ -76,7 +76,8 @@ def test_words_are_not_cut_where_there_are_spaces():
 def test_heads_that_see_nothing_stay_as_they_are(hidden):
     """The first batch of a run may have no phrase."""
     heads = SplitHeads(8, 4, -3.0)
-    heads.fit(hidden, torch.randn(9, 4))
+    heads.fit(hidden, torch.randn(9, 4), torch.zeros(3, 4))
+    assert heads.fed == 1
     assert torch.equal(heads.read, torch.eye(8)) and heads.scored.isfinite().all()
 
 

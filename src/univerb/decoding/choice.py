@@ -2,8 +2,10 @@
 
 `atomic` and `unfold` choose by one softmax over V + P. `unfold` first masks the phrases whose
 first token the LM would not accept, since that is known before anything is computed. At
-tolerance 0 the token is drawn first and a phrase only proposes how it goes on, which leaves the
-LM's distribution as it is (DESIGN 3).
+tolerance 0 no phrase is chosen, which leaves the LM's distribution as it is (DESIGN 3).
+
+Where a token is chosen, a phrase that begins with it may still `guess` how the text goes on. What
+is then kept is what would have been chosen anyway: a guess saves passes and changes no text.
 """
 
 import math
@@ -27,6 +29,8 @@ class Choice(NamedTuple):
     """A token id, or |V| + index of a phrase."""
     scores: Tensor
     """Unfiltered logits over V, or over V + P where both took part."""
+    phrases: Tensor | None = None
+    """Those of all phrases, if they were computed."""
 
 
 class ActivePhrases:
@@ -86,6 +90,10 @@ class ActivePhrases:
             scores = scores.masked_fill(self._view.lengths > longest, -math.inf)
         return scores if _any_left(scores) else None
 
+    def is_barred(self, number: int) -> bool:
+        """Whether a phrase may not be chosen any more."""
+        return self._bias is None or bool(self._bias[number] == -math.inf)
+
     @property
     def view(self) -> TableView:
         """The rows that the scores belong to."""
@@ -125,25 +133,34 @@ def choose_unfold(
     filtered = sampler.filtered(logits, seen)
     if phrases is not None and first is not None and tolerance > 0.0:
         lowest = filtered.max() + _log_share(tolerance)
-        phrases = phrases.masked_fill(filtered[first] < lowest, -math.inf)
-        if _any_left(phrases):
+        allowed = phrases.masked_fill(filtered[first] < lowest, -math.inf)
+        if _any_left(allowed):
             # Filters and penalties act on tokens; a phrase is a proposal that passes them by.
-            both = torch.cat([filtered, phrases / sampler.temperature])
-            return Choice(sampler.pick(both), torch.cat([logits, phrases]))
-        phrases = None
-    if phrases is None or first is None:
-        return Choice(sampler.pick(filtered), logits)
-    token = sampler.pick(filtered)
-    best = int(phrases.masked_fill(first != token, -math.inf).argmax())
-    is_proposed = int(first[best]) == token and bool(phrases[best] > logits[token])
-    return Choice(len(logits) + best if is_proposed else token, logits)
+            both = torch.cat([filtered, allowed / sampler.temperature])
+            return Choice(sampler.pick(both), torch.cat([logits, allowed]), phrases)
+    return Choice(sampler.pick(filtered), logits, phrases)
+
+
+def guess(token: int, logit: Tensor, phrases: Tensor, first: Tensor, draft: float) -> int | None:
+    """Return the number of the phrase that is likeliest to go on from a chosen token.
+
+    Args:
+        token: The token.
+        logit: Its own, a scalar.
+        phrases: The phrases' (P,).
+        first: Each phrase's first token (P,).
+        draft: Guess only if this brings the phrase's logit above the token's.
+
+    Returns:
+        The phrase, or None if none is likely enough.
+    """
+    own = phrases.masked_fill(first != token, -math.inf)
+    best = int(own.argmax())
+    return best if bool(own[best] + draft > logit) else None
 
 
 def accepts(filtered: Tensor, token: int, tolerance: float, sampler: Sampler) -> int:
     """Return the token that follows: the proposed one if it is accepted, else the LM's own.
-
-    At tolerance 0 the LM picks as it always does, and the proposal is right or wrong; so text
-    and random state stay those of the plain LM.
 
     Args:
         filtered: Filtered logits (V,).
@@ -154,8 +171,6 @@ def accepts(filtered: Tensor, token: int, tolerance: float, sampler: Sampler) ->
     Returns:
         `token`, or another one.
     """
-    if tolerance == 0.0:
-        return sampler.pick(filtered)
     if bool(filtered[token] >= filtered.max() + _log_share(tolerance)):
         return token
     return sampler.pick(filtered)

@@ -3,11 +3,19 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from univerb.decoding.choice import ActivePhrases, accepts, choose_atomic, choose_unfold
+from univerb.decoding.choice import (
+    ActivePhrases,
+    Choice,
+    accepts,
+    choose_atomic,
+    choose_unfold,
+    guess,
+)
 from univerb.decoding.engines.base import Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
@@ -21,11 +29,21 @@ from univerb.vocabulary import DynamicVocabulary
 _CANDIDATES = 5
 
 
+class Draft(NamedTuple):
+    """A phrase that is being read as its tokens."""
+
+    phrase: Phrase
+    unit: int
+    candidates: tuple[Candidate, ...]
+    is_guess: bool
+    """Only its first token was chosen: the others must be what would be chosen, too."""
+
+
 class Continuation:
     """The state of one generation between two passes of the backbone.
 
     `propose` names the rows to compute next; `settle` takes their outputs. A phrase that is fed
-    as tokens is a proposal until its pass has shown what the LM thinks of each of them.
+    as tokens is a draft until its pass has shown what the LM thinks of each of them.
     """
 
     def __init__(
@@ -62,9 +80,9 @@ class Continuation:
         self._released: list[Piece] = []
         self._state: tuple[Tensor, Tensor] | None = None
         """Hidden state and logits after the last row, if a choice is due."""
-        self._draft: Phrase | None = None
-        self._draft_id = 0
-        self._draft_candidates: tuple[Candidate, ...] = ()
+        self._chosen: Choice | None = None
+        """A choice that was made, where a guess went wrong, but not yet carried out."""
+        self._draft: Draft | None = None
         self._pending: list[Row] = []
 
     @property
@@ -100,22 +118,20 @@ class Continuation:
         assert self._state is not None
         hidden, logits = self._state
         self._grow()
-        scores = self._phrases.scores(hidden, self._longest_phrase()) if self._phrases else None
-        if self._how.is_atomic:
-            choice = choose_atomic(logits, scores, self._sampler, self._seen)
-        else:
-            first = self._phrases.view.first if self._phrases and scores is not None else None
-            choice = choose_unfold(
-                logits, scores, first, self._how.tolerance, self._sampler, self._seen
-            )
+        if self._chosen is None or self._is_gone(self._chosen.unit):
+            self._chosen = self._choose(hidden, logits, self._seen, 0)
+        choice, self._chosen = self._chosen, None
         candidates = self._explain(choice.scores)
-        if choice.unit < len(logits):
-            if self._phrases is not None:
-                self._phrases.vocabulary.tick()
-            weighed = choice.scores if self._how.is_atomic else logits
-            self._emit_token(choice.unit, _logprob(weighed, choice.unit), candidates)
-            return [] if self.finish_reason else [choice.unit]
-        return self._take_phrase(choice.unit, choice.scores, candidates)
+        if choice.unit >= len(logits):
+            return self._take_phrase(choice.unit, choice.scores, candidates)
+        guessed = None if self._how.is_atomic else self._guess(choice, hidden, logits)
+        if guessed is not None:
+            return self._hold(guessed, candidates, is_guess=True)
+        if self._phrases is not None:
+            self._phrases.vocabulary.tick()
+        weighed = choice.scores if self._how.is_atomic else logits
+        self._emit_token(choice.unit, _logprob(weighed, choice.unit), candidates)
+        return [] if self.finish_reason else [choice.unit]
 
     def settle(self, output: Output) -> int:
         """Take the outputs of the proposed rows; returns how many of them to take back."""
@@ -146,20 +162,50 @@ class Continuation:
         self._phrases.refresh()
         self.stats.encode_seconds += time.perf_counter() - began
 
-    def _longest_phrase(self) -> int:
-        """How long a phrase may be, in base tokens."""
+    def _longest_phrase(self, ahead: int = 0) -> int:
+        """How long a phrase may be, in base tokens, after so many more."""
+        left = self._context_left - ahead
         if self._decoding.overshoot == "allow":
-            return self._context_left
-        return min(self._context_left, self._decoding.max_tokens - self._produced)
+            return left
+        return min(left, self._decoding.max_tokens - self._produced - ahead)
+
+    def _choose(self, hidden: Tensor, logits: Tensor, seen: Sequence[int], ahead: int) -> Choice:
+        """Choose a unit, given the state after the ids seen, so many ahead of what is written."""
+        how, scores = self._how, None
+        # At tolerance 0 no phrase can be chosen.
+        if self._phrases is not None and (how.is_atomic or how.tolerance > 0.0):
+            scores = self._phrases.scores(hidden, self._longest_phrase(ahead))
+        if how.is_atomic:
+            return choose_atomic(logits, scores, self._sampler, seen)
+        first = self._phrases.view.first if self._phrases and scores is not None else None
+        return choose_unfold(logits, scores, first, how.tolerance, self._sampler, seen)
+
+    def _is_gone(self, unit: int) -> bool:
+        """Whether a phrase was taken out of the vocabulary after it was chosen."""
+        number = unit - self._lm.static_size
+        return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
+
+    def _guess(self, choice: Choice, hidden: Tensor, logits: Tensor) -> int | None:
+        """Return the phrase that may show how the text goes on from a chosen token."""
+        token = choice.unit
+        if self._phrases is None or token in self._eos:
+            return None
+        scores = choice.phrases
+        if scores is None:
+            scores = self._phrases.scores(hidden, self._longest_phrase())
+        if scores is None:
+            return None
+        first = self._phrases.view.first
+        number = guess(token, logits[token], scores, first, self._how.draft)
+        return None if number is None else len(logits) + number
 
     def _take_phrase(
         self, unit: int, scores: Tensor, candidates: tuple[Candidate, ...]
     ) -> Sequence[Row]:
         assert self._phrases is not None
-        phrase = self._phrases.vocabulary.phrase(unit)
         if not self._how.is_atomic:
-            self._draft, self._draft_id, self._draft_candidates = phrase, unit, candidates
-            return phrase.ids
+            return self._hold(unit, candidates, is_guess=False)
+        phrase = self._phrases.vocabulary.phrase(unit)
         self._emit(phrase.ids, _logprob(scores, unit), phrase, candidates)
         self._phrases.vocabulary.tick([unit])
         self._seen.append(unit)
@@ -169,34 +215,56 @@ class Continuation:
         row = self._phrases.view.inputs[unit - self._lm.static_size]
         return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
 
-    def _settle_draft(self, draft: Phrase, output: Output) -> int:
-        """Keep the part of a phrase that the LM accepts, and its own token after a cut."""
+    def _hold(self, unit: int, candidates: tuple[Candidate, ...], is_guess: bool) -> Sequence[Row]:
+        assert self._phrases is not None
+        self._draft = Draft(self._phrases.vocabulary.phrase(unit), unit, candidates, is_guess)
+        return self._draft.phrase.ids
+
+    def _settle_draft(self, draft: Draft, output: Output) -> int:
+        """Keep the part of a draft that stands; returns how many of its rows to take back."""
         assert self._state is not None
-        ids, seen = draft.ids, list(self._seen)
-        logprob = _logprob(self._state[1], ids[0])
-        own: int | None = None
-        kept = 1
-        while kept < len(ids):
-            logits = output.logits[kept - 1]
-            seen.append(ids[kept - 1])
-            filtered = self._sampler.filtered(logits, seen)
-            token = accepts(filtered, ids[kept], self._how.tolerance, self._sampler)
-            if token != ids[kept]:
-                own = token
-                break
-            logprob += _logprob(logits, token)
-            kept += 1
-        self._draft, candidates = None, self._draft_candidates
+        ids = draft.phrase.ids
+        kept, own = self._confirmed(ids, output) if draft.is_guess else self._accepted(ids, output)
+        before = torch.cat([self._state[1][None], output.logits[: kept - 1]])
+        logprob = sum(_logprob(row, token) for row, token in zip(before, ids, strict=False))
+        self._draft = None
         self._state = (output.hidden[kept - 1], output.logits[kept - 1])
-        self._emit(ids[:kept], logprob, draft if kept > 1 else None, candidates)
+        self._emit(ids[:kept], logprob, draft.phrase if kept > 1 else None, draft.candidates)
         if self._phrases is not None:
-            self._phrases.vocabulary.tick([self._draft_id] if kept > 1 else [])
+            self._phrases.vocabulary.tick([draft.unit] if kept > 1 else [])
         if own is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
             logits = output.logits[kept - 1]
             self._emit_token(own, _logprob(logits, own), self._explain(logits))
             self._pending = [own]
         return len(ids) - kept
+
+    def _accepted(self, ids: Sequence[int], output: Output) -> tuple[int, int | None]:
+        """Count the tokens that the LM tolerates; its own token follows after a cut."""
+        for kept in range(1, len(ids)):
+            seen = [*self._seen, *ids[:kept]]
+            filtered = self._sampler.filtered(output.logits[kept - 1], seen)
+            token = accepts(filtered, ids[kept], self._how.tolerance, self._sampler)
+            if token != ids[kept]:
+                return kept, token
+        return len(ids), None
+
+    def _confirmed(self, ids: Sequence[int], output: Output) -> tuple[int, None]:
+        """Count the tokens that would have been chosen without the guess.
+
+        The first choice that is another is kept for the next pass: it was drawn already.
+        """
+        is_greedy = self._sampler.is_greedy
+        for kept in range(1, len(ids)):
+            logits, seen = output.logits[kept - 1], [*self._seen, *ids[:kept]]
+            if is_greedy and int(self._sampler.filtered(logits, seen).argmax()) != ids[kept]:
+                # Whatever is chosen, it is not this token: nothing was drawn, choose it later.
+                return kept, None
+            choice = self._choose(output.hidden[kept - 1], logits, seen, kept)
+            if choice.unit != ids[kept]:
+                self._chosen = choice
+                return kept, None
+        return len(ids), None
 
     def _emit_token(self, token: int, logprob: float, candidates: tuple[Candidate, ...]) -> None:
         if token in self._eos:

@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
     mode: Mode | None
     tolerance: float | None
     phrase_bias: float | None
+    draft: float | None
     temperature: float
     top_p: float
     top_k: int
@@ -51,6 +52,9 @@ class Decoding:
     the best one's, and cuts the phrase there otherwise."""
     phrase_bias: float | None = None
     """Added to the logit of every phrase."""
+    draft: float | None = None
+    """`unfold` and `verify`: added to it where a phrase only guesses how a chosen token goes on.
+    More guesses save passes and cost rows; the text stays the same."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -93,6 +97,7 @@ class Decoding:
         _in_range("seed", self.seed, 0, (1 << 63) - 1)
         _in_range("tolerance", self.tolerance, 0.0, 1.0)
         _in_range("phrase_bias", self.phrase_bias, -1000.0, 1000.0)
+        _in_range("draft", self.draft, -1000.0, 1000.0)
         _one_of("mode", self.mode, (None, "atomic", "unfold", "verify"))
         _one_of("overshoot", self.overshoot, ("allow", "forbid"))
         _one_of("positions", self.positions, (None, "unit", "token"))
@@ -118,6 +123,7 @@ class Decoding:
             is_atomic=mode == "atomic",
             tolerance=0.0 if mode == "verify" else tolerance,
             phrase_bias=default_bias if self.phrase_bias is None else self.phrase_bias,
+            draft=profile.draft if self.draft is None else self.draft,
             positions=self.positions or profile.positions,
         )
 
@@ -129,6 +135,7 @@ class Resolved:
     is_atomic: bool
     tolerance: float
     phrase_bias: float
+    draft: float
     positions: Positions
 
 

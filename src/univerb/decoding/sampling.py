@@ -29,6 +29,11 @@ class Sampler:
     temperature: float = 1.0
     """What the filters divide logits by, for scores that do not go through them."""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it picks without drawing."""
+        return self.generator is None
+
     def filtered(self, logits: Tensor, seen: Sequence[int]) -> Tensor:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
         if not self.filters:

@@ -349,7 +349,7 @@ def _about(
         "encoder": lm.fingerprint(),
         "trained_steps": lm.encoder.config.trained_steps,
         "profile": lm.profile.model_dump(),
-        "corpus": str(corpus.folder) if corpus else None,
+        "corpus": corpus.folder.name if corpus else None,
         "corpus_chunks": corpus.manifest.chunks if corpus else 0,
         "vectors": "from the corpus where it has them" if is_stored else "encoded at request",
         "documents": documents,

@@ -17,7 +17,7 @@ class SplitHeads(nn.Module):
 
     A few directions of an LM's states are a hundred times larger than the rest, so a step that is
     small for one is an explosion for another. `fit` measures both kinds of states once; the heads
-    then learn in coordinates in which all directions are alike.
+    then learn in coordinates in which all directions are alike, and in the size of the LM's rows.
     """
 
     def __init__(self, encoder_size: int, hidden_size: int, bias: float) -> None:
@@ -26,26 +26,44 @@ class SplitHeads(nn.Module):
         self.output = nn.Linear(encoder_size, hidden_size)
         self.bias = nn.Parameter(torch.tensor(bias))
         self.register_buffer("read", torch.eye(encoder_size))
+        self.register_buffer("fed", torch.ones(()))
         self.register_buffer("scored", torch.eye(hidden_size))
         self.read: Tensor
+        self.fed: Tensor
         self.scored: Tensor
         for head in (self.input, self.output):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
     @torch.no_grad()
-    def fit(self, hidden: Tensor, states: Tensor) -> None:
+    def fit(self, hidden: Tensor, states: Tensor, rows: Tensor) -> None:
         """Choose the coordinates, before any training; without states they stay as they are.
 
         Args:
             hidden: Some states of the encoder (N, d_e).
             states: Some states of the LM that phrases are scored against (N, d).
+            rows: The LM's input rows of some tokens (..., d).
         """
+        if rows.any():
+            self.fed.copy_(rows.pow(2).mean().sqrt())
         if hidden.any():
             self.read.copy_(_whitening(hidden))
         if states.any():
             # Of length one, not of size one in each direction: a score is a sum over all of them.
             self.scored.copy_(_whitening(states) / states.shape[1] ** 0.5)
+
+    @torch.no_grad()
+    def sharpen(self, factor: float) -> None:
+        """Stretch what was learned on the output side, so that phrases differ more in score.
+
+        Pools at run time are ten times larger than those of a training step; what suits the small
+        ones is too even for the large.
+
+        Args:
+            factor: 1 leaves everything as it is.
+        """
+        for learned in (self.output.weight, self.output.bias, self.bias):
+            learned.mul_(factor)
 
     def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to input and output vectors, both (P, d).
@@ -59,7 +77,7 @@ class SplitHeads(nn.Module):
             Input and output vectors.
         """
         known = hidden @ self.read
-        return last + self.input(known), first + self.output(known) @ self.scored
+        return last + self.input(known) * self.fed, first + self.output(known) @ self.scored
 
 
 class TiedHead(nn.Module):

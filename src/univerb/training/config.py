@@ -105,6 +105,8 @@ class Frozen(Section):
     likelihood; the rest is L_p, in which only the longest phrase is."""
     teacher: float = Field(default=0.0, ge=0.0, le=1000.0)
     """Weight of the LM's own choice among phrases that begin as the text does."""
+    sharpen: float = Field(default=1.0, gt=0.0, le=10.0)
+    """Stretch the output head by this factor in the encoder that is written for users."""
     input_every: int = Field(default=2, ge=0)
     """Train the input head at every so many steps; 0 never does."""
     input_phrases: int = Field(default=96, ge=1)

@@ -108,7 +108,7 @@ class MixedTask:
         mask = batch.token_mask.to(lm.model.device)
         phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in batch.pool.keys]
         hidden = lm.encoder.states(phrases, lm.embeddings)
-        heads.fit(hidden, self._read(tokens)[mask])
+        heads.fit(hidden, self._read(tokens)[mask], lm.embeddings.input(tokens))
 
     def _make_trainable(self) -> None:
         config, lm = self._config, self._lm

@@ -6,6 +6,7 @@ encoded and may be chosen there, as if a document had brought it. The others are
 they go on with a phrase only if another place of the pool has it.
 """
 
+import copy
 from pathlib import Path
 
 import numpy
@@ -60,7 +61,8 @@ class FrozenTask:
             states, rows = self._rows(0)
             with torch.no_grad():
                 hidden = lm.encoder.hidden_states(rows.ids, lm.embeddings)
-            lm.encoder.heads.fit(hidden.flatten(0, 1), states.hidden.float())
+            tokens = lm.embeddings.input(rows.ids)
+            lm.encoder.heads.fit(hidden.flatten(0, 1), states.hidden.float(), tokens)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -125,7 +127,14 @@ class FrozenTask:
         if not self._trained_before:
             # The input head has learned to stand where a phrase's last token does.
             self._lm.profile = Profile(positions="token")
-        self._lm.save_pretrained(folder)
+        try:
+            # What goes on training stays as it is.
+            self._lm.encoder = copy.deepcopy(encoder)
+            if isinstance(self._lm.encoder.heads, SplitHeads):
+                self._lm.encoder.heads.sharpen(self._config.frozen.sharpen)
+            self._lm.save_pretrained(folder)
+        finally:
+            self._lm.encoder = encoder
 
     def _rows(self, index: int) -> tuple[States, Windows]:
         """Return the states of a group and the word starts that this step looks at."""
