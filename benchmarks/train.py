@@ -168,13 +168,9 @@ def negatives(arguments: argparse.Namespace) -> dict[str, Any]:
                 "teacher": 0.0,
                 "own": 0.12,
                 "own_weight": 0.2,
-                "groups": 40,
+                "groups": 20,
                 "input_every": 0,
-                # The previous step's phrases (paper: depth 1).
-                "bank": 2048,
             },
-            # Vectors of the step before are only negatives as long as they are not stale.
-            optimiser={"rate": 3e-4},
             run={"steps": arguments.steps, "validate_every": arguments.steps},
         )
         task = make_task(config, Processes.single())
