@@ -34,6 +34,8 @@ def test_keywords_and_settings_have_the_same_names():
         ("seed", -1),
         ("tolerance", 1.1),
         ("phrase_bias", math.inf),
+        ("escape", -1),
+        ("escape", 2.5),
         ("mode", "magic"),
         ("overshoot", "maybe"),
         ("positions", "none"),

@@ -1,5 +1,7 @@
 """The decode loop against a second implementation without cache, and its lossless mode."""
 
+import dataclasses
+
 import pytest
 import slow_reference
 import torch
@@ -82,10 +84,11 @@ def test_verify_writes_the_plain_lms_text(tiny, lease, bias):
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.999, 1.0])
 @pytest.mark.parametrize("draft", [2.0, 60.0])
-def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
+@pytest.mark.parametrize("escape", [0, 1])
+def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft, escape):
     lm = stir(tiny, 1)
     given = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": -2.0, "max_tokens": 50}
-    given |= {"temperature": temperature, "seed": 7, "ignore_eos": True}
+    given |= {"temperature": temperature, "seed": 7, "ignore_eos": True, "escape": escape}
     # Tokens of the LM's own text among the phrases, so that some guesses are right.
     own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft=0.0, **given))
     phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(0, 44, 3)]
@@ -97,6 +100,25 @@ def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
     assert guessed.stats.steps <= plain.stats.steps
     if draft > 50 and temperature == tolerance == 0.0:
         assert guessed.stats.steps < plain.stats.steps
+
+
+def test_guesses_change_no_text_while_the_vocabulary_grows(tiny, lease):
+    lm = stir(tiny, 1)
+    given = {"mode": "unfold", "tolerance": 1.0, "phrase_bias": -50.0, "max_tokens": 40}
+    own = flat(generate(lm, PROMPT, max_tokens=40, ignore_eos=True))
+    right = [Phrase(tuple(own[at : at + 5]), "x") for at in range(35)]
+    late = dataclasses.replace(next(iter(lm.vocabulary([lease]))), weight=1000.0)
+
+    def grow(vocabulary, produced):
+        if produced == 7:
+            vocabulary.add([late])
+
+    plain, guessed = (
+        flat(generate(lm, PROMPT, lm.vocabulary(right), draft=raised, growth=grow,
+                      ignore_eos=True, **given))
+        for raised in (-1000.0, 200.0)
+    )  # fmt: skip
+    assert guessed == plain != own
 
 
 def test_a_guess_is_a_phrase_with_its_source_where_it_was_right():

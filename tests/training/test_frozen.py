@@ -21,6 +21,7 @@ from univerb.training.frozen.pools import Bank, Candidates, LivePool
 from univerb.training.frozen.second_tokens import Pairs, taught
 from univerb.training.frozen.states import StateCache, States, read_states
 from univerb.training.frozen.task import FrozenTask
+from univerb.training.frozen.validation import validate_frozen
 from univerb.training.frozen.windows import Windows, letters, windows
 from univerb.training.processes import Processes
 from univerb.training.texts import Texts
@@ -420,6 +421,15 @@ def test_validation_measures_what_decoding_would_find(tmp_path):
     assert 0 <= found["fires"] <= 1
     lm.encoder.heads.bias.data.fill_(50.0)
     assert task.validate()["fires"] == 1.0
+
+
+@pytest.mark.parametrize("texts", [["Rent", LONG], ["Rent", "Day"]])
+def test_validation_passes_over_text_without_phrases(tmp_path, texts):
+    lm, config = make_lm(), make_config()
+    documents = [Document(text, f"d{n}") for n, text in enumerate(texts)]
+    held = StateCache(tmp_path / "held", lm, Texts(documents, lm.tokenizer, config.data.block), 0)
+    found = validate_frozen(lm, held, config, letters(lm.tokenizer, lm.static_size))
+    assert all(math.isfinite(value) for value in found.values())
 
 
 def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):

@@ -376,8 +376,6 @@ def assert_same_logits(one, other):
 
 
 def test_settings_that_cannot_work():
-    with pytest.raises(OptionError, match=r"data\.block is 600"):
-        make_task(data={"documents": ["x"], "block": 600})
     many = Processes(0, 4, torch.device("cpu"))
     with pytest.raises(OptionError, match="4 processes"):
         make_task(processes=many)

@@ -119,6 +119,13 @@ def test_a_single_process_exchanges_nothing(monkeypatch):
     alone.close()
 
 
+def test_a_gpu_is_left_alone_where_the_cpu_is_asked_for(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Processes.from_environment().device.type == "cuda"
+    assert Processes.from_environment(on_cpu=True).device.type == "cpu"
+
+
 def test_a_process_without_work_says_so(tmp_path):
     task = ToyTask(ALONE)
     task.spoil = lambda _, loss: loss.detach()

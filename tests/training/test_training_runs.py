@@ -228,6 +228,12 @@ def test_an_adapter_is_added_when_asked_for(run, one, tmp_path, monkeypatch):
     changed = [n for n, t in plain.items() if not torch.equal(adapted.model.state_dict()[n], t)]
     assert changed and not any("embed" in name or "lm_head" in name for name in changed)
     assert generates(run, one, Path(folder), "--adapter")
+    adapted.save_pretrained(tmp_path / "again")
+    again = DynamicLM.from_pretrained(str(tmp_path / "again"), adapter=True)
+    assert again.profile == adapted.profile
+    for name, tensor in adapted.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor)
+    assert DynamicLM.from_pretrained(str(tmp_path / "again")).profile == bare.profile
     with pytest.raises(CheckpointError, match="no adapter/ beside the encoder.*regime: lora"):
         DynamicLM.from_pretrained(str(one / "one-frozen" / "encoder"), adapter=True)
 
@@ -312,6 +318,7 @@ BAD = {
     "no encoder": ({"encoder_from": "./nothing"}, "nothing"),
     "foreign": ({"encoder_from": "foreign"}, "its own tokenizer, which the frozen regime"),
     "long block": ({"regime": "full", "data": {"block": 4096}}, "at most 512"),
+    "long block, frozen": ({"data": {"block": 4096}}, "at most 512"),
     "cache": ({"frozen": {"cache": os.devnull + "/states"}}, r"cannot write the states.*cache"),
 }
 

@@ -55,7 +55,7 @@ def run(jobs: list[dict[str, Any]]) -> list[int]:
     processes = Processes.from_environment()
     leave = processes.close
     # A command joins the others at its start and leaves them at its end; here they stay together.
-    Processes.from_environment = classmethod(lambda cls: processes)  # type: ignore[method-assign]
+    Processes.from_environment = classmethod(lambda cls, **_: processes)  # type: ignore[method-assign]
     processes.close = lambda: None  # type: ignore[method-assign]
     codes = [
         interrupt(job["command"], job["signal"], job["at"])

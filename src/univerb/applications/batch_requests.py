@@ -95,6 +95,7 @@ class Body(_Wire):
     mode: Mode | None = None
     tolerance: float | None = None
     phrase_bias: float | None = None
+    escape: int | None = None
     ignore_eos: bool | None = None
     truncate: Literal["left"] | None = None
     phrases: list[PhraseText] = Field(default=[], max_length=4096)

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from univerb.cli.console import errors, escape, show_warnings
+from univerb.cli.console import errors, show_warnings
 from univerb.cli.loading import prepare_default
 from univerb.cli.options import (
     PHRASES,
     Device,
     Dtype,
+    Escape,
     MaxTokens,
     Mode,
     Model,
@@ -76,6 +77,7 @@ def batch(
     mode: Mode = None,
     tolerance: Tolerance = None,
     phrase_bias: PhraseBias = None,
+    escape: Escape = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
@@ -103,6 +105,7 @@ def batch(
             "mode": mode and mode.value,
             "tolerance": tolerance,
             "phrase_bias": phrase_bias,
+            "escape": escape,
             "temperature": temperature,
             "top_p": top_p,
             "seed": seed,
@@ -135,7 +138,8 @@ def batch(
         )
     errors.print(
         f"{summary.requests} requests, {summary.refused} refused, {summary.resumed} from an "
-        f"earlier run: {escape(str(output))}"
+        f"earlier run: {output}",
+        markup=False,
     )
 
 

@@ -31,6 +31,7 @@ from univerb.cli.options import (
     AsJson,
     Device,
     Dtype,
+    Escape,
     MaxTokens,
     MinCount,
     Mode,
@@ -133,6 +134,7 @@ def generate(
     mode: Mode = None,
     tolerance: Tolerance = None,
     phrase_bias: PhraseBias = None,
+    escape: Escape = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     top_k: Annotated[int, typer.Option(help="0 keeps all.", rich_help_panel=DECODING)] = 0,
@@ -213,6 +215,7 @@ def generate(
         "mode": mode and mode.value,
         "tolerance": tolerance,
         "phrase_bias": phrase_bias,
+        "escape": escape,
     }
     from univerb.decoding.options import make_decoding
 

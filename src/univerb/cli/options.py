@@ -76,6 +76,13 @@ PhraseBias = Annotated[
     float | None,
     typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
 ]
+Escape = Annotated[
+    int | None,
+    typer.Option(
+        help="A phrase leads out where so many tokens come a third time; 0: never.",
+        rich_help_panel=DECODING,
+    ),
+]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)]
 TopP = Annotated[float, typer.Option(rich_help_panel=DECODING)]
 Seed = Annotated[int, typer.Option(rich_help_panel=DECODING)]

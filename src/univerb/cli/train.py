@@ -63,7 +63,8 @@ def train(
     logging.set_verbosity_error()
     if threads:
         torch.set_num_threads(threads)
-    processes = Processes.from_environment()
+    # The frozen regime works on states that are cached in the machine's memory.
+    processes = Processes.from_environment(on_cpu=settings.regime == "frozen")
     try:
         if dry_run:
             _rehearse(settings, processes)

@@ -6,10 +6,14 @@ tolerance 0 no phrase is chosen, which leaves the LM's distribution as it is (DE
 
 Where a token is chosen, a phrase that begins with it may still `guess` how the text goes on. What
 is then kept is what would have been chosen anyway: a guess saves passes and changes no text.
+
+Greedy text of a small LM runs in circles that no phrase can break by its score, since the LM is
+sure of itself there. There the likeliest phrase that leads elsewhere may break it (`escape`).
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -157,6 +161,42 @@ def guess(token: int, logit: Tensor, phrases: Tensor, first: Tensor, draft: floa
     own = phrases.masked_fill(first != token, -math.inf)
     best = int(own.argmax())
     return best if bool(own[best] + draft > logit) else None
+
+
+def choose_escape(
+    size: int, phrases: Tensor, first: Tensor, ways: Collection[int], sampler: Sampler
+) -> Choice | None:
+    """Choose a phrase that begins with one of some tokens, whatever the LM thinks of it.
+
+    Args:
+        size: |V|.
+        phrases: The phrases' logits (P,).
+        first: Each phrase's first token (P,).
+        ways: The tokens that lead out of a circle.
+        sampler: The sequence's.
+
+    Returns:
+        A phrase, or None if none begins so.
+    """
+    leads = torch.isin(first, torch.tensor(sorted(ways), device=first.device, dtype=first.dtype))
+    others = phrases.masked_fill(~leads, -math.inf)
+    if not _any_left(others):
+        return None
+    unit = size + sampler.pick(others / sampler.temperature)
+    # No token took part.
+    return Choice(unit, torch.cat([others.new_full((size,), -math.inf), others]), phrases)
+
+
+def followers(ids: Sequence[int], size: int) -> Counter[int]:
+    """Count what came after the last `size` ids where they stood before."""
+    found: Counter[int] = Counter()
+    end, last = len(ids) - 1, ids[-size:]
+    at = ids.index(last[-1], size - 1) if len(ids) > size else end
+    while at < end:
+        if ids[at - size + 1 : at + 1] == last:
+            found[ids[at + 1]] += 1
+        at = ids.index(last[-1], at + 1)
+    return found
 
 
 def accepts(filtered: Tensor, token: int, tolerance: float, sampler: Sampler) -> int:

@@ -13,7 +13,9 @@ from univerb.decoding.choice import (
     Choice,
     accepts,
     choose_atomic,
+    choose_escape,
     choose_unfold,
+    followers,
     guess,
 )
 from univerb.decoding.engines.base import Output, PhraseRow, Row
@@ -27,6 +29,8 @@ from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
+_TWICE = 2
+"""How often a text may go on the same way: names come again, a circle comes a third time."""
 
 
 class Draft(NamedTuple):
@@ -175,10 +179,27 @@ class Continuation:
         # At tolerance 0 no phrase can be chosen.
         if self._phrases is not None and (how.is_atomic or how.tolerance > 0.0):
             scores = self._phrases.scores(hidden, self._longest_phrase(ahead))
-        if how.is_atomic:
-            return choose_atomic(logits, scores, self._sampler, seen)
         first = self._phrases.view.first if self._phrases and scores is not None else None
-        return choose_unfold(logits, scores, first, how.tolerance, self._sampler, seen)
+        if how.is_atomic:
+            choice = choose_atomic(logits, scores, self._sampler, seen)
+        else:
+            choice = choose_unfold(logits, scores, first, how.tolerance, self._sampler, seen)
+        if not how.escape or scores is None or first is None:
+            return choice
+        return self._escape(choice, scores, first, seen)
+
+    def _escape(self, choice: Choice, scores: Tensor, first: Tensor, seen: Sequence[int]) -> Choice:
+        """Lead a text that would go round in circles elsewhere, at the start of a word."""
+        size, has_space = self._lm.static_size, self._lm.tokenizer.has_space
+        begun = choice.unit if choice.unit < size else int(first[choice.unit - size])
+        if not has_space(begun):
+            return choice
+        written = [token for token in seen[len(self._prompt) :] if token < size]
+        followed = followers(written, self._how.escape)
+        if followed[begun] < _TWICE:
+            return choice
+        ways = {token for token in set(first.tolist()) if has_space(token)} - followed.keys()
+        return choose_escape(size, scores, first, ways, self._sampler) or choice
 
     def _is_gone(self, unit: int) -> bool:
         """Whether a phrase was taken out of the vocabulary after it was chosen."""
@@ -189,6 +210,9 @@ class Continuation:
         """Return the phrase that may show how the text goes on from a chosen token."""
         token = choice.unit
         if self._phrases is None or token in self._eos:
+            return None
+        if self._decoding.growth is not None and self._how.tolerance > 0.0:
+            # Phrases that come at a guessed token would be missed by the choice there.
             return None
         scores = choice.phrases
         if scores is None:

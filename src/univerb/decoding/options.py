@@ -22,6 +22,7 @@ class Options(TypedDict, total=False):
     tolerance: float | None
     phrase_bias: float | None
     draft: float | None
+    escape: int | None
     temperature: float
     top_p: float
     top_k: int
@@ -55,6 +56,10 @@ class Decoding:
     draft: float | None = None
     """`unfold` and `verify`: added to it where a phrase only guesses how a chosen token goes on.
     More guesses save passes and cost rows; the text stays the same."""
+    escape: int | None = None
+    """Where the last so many tokens would be followed by the same word for the third time, a
+    phrase that goes on otherwise is proposed instead; 0: never. Its first token is written
+    whatever the LM thinks of it; `verify` never does this."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -86,9 +91,10 @@ class Decoding:
             raise OptionError("stop and ban are lists of texts, not one text: stop=['\\n'].")
         if any(not isinstance(text, str) or not text for text in (*self.stop, *self.ban)):
             raise OptionError("stop and ban take texts that are not empty. Drop what is not.")
-        for name in ("max_tokens", "top_k", "seed"):
-            if not isinstance(getattr(self, name), int):
-                raise OptionError(f"{name} is {getattr(self, name)!r}; it must be a whole number.")
+        for name in ("max_tokens", "top_k", "seed", "escape"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and not (name == "escape" and value is None):
+                raise OptionError(f"{name} is {value!r}; it must be a whole number.")
         _in_range("max_tokens", self.max_tokens, 1, 1 << 20)
         _in_range("temperature", self.temperature, 0.0, 100.0)
         _in_range("top_p", self.top_p, 1e-6, 1.0)
@@ -98,6 +104,7 @@ class Decoding:
         _in_range("tolerance", self.tolerance, 0.0, 1.0)
         _in_range("phrase_bias", self.phrase_bias, -1000.0, 1000.0)
         _in_range("draft", self.draft, -1000.0, 1000.0)
+        _in_range("escape", self.escape, 0, 1 << 20)
         _one_of("mode", self.mode, (None, "atomic", "unfold", "verify"))
         _one_of("overshoot", self.overshoot, ("allow", "forbid"))
         _one_of("positions", self.positions, (None, "unit", "token"))
@@ -124,6 +131,7 @@ class Decoding:
             tolerance=0.0 if mode == "verify" else tolerance,
             phrase_bias=default_bias if self.phrase_bias is None else self.phrase_bias,
             draft=profile.draft if self.draft is None else self.draft,
+            escape=profile.escape if self.escape is None else self.escape,
             positions=self.positions or profile.positions,
         )
 
@@ -136,6 +144,7 @@ class Resolved:
     tolerance: float
     phrase_bias: float
     draft: float
+    escape: int
     positions: Positions
 
 

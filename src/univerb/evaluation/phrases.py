@@ -343,9 +343,11 @@ def _about(
     lm: DynamicLM, corpus: Corpus | None, protocol: Protocol, documents: int, written: int
 ) -> dict[str, Any]:
     is_stored = corpus is not None and corpus.fingerprint == lm.fingerprint()
+    adapted = " with the adapter" if lm.adapter else ""
     return {
-        "model": lm.name,
-        "scorer": f"{lm.model.name_or_path}, without phrases",
+        "model": lm.name + adapted,
+        "adapter": lm.adapter is not None,
+        "scorer": f"{lm.model.name_or_path}{adapted}, without phrases",
         "encoder": lm.fingerprint(),
         "trained_steps": lm.encoder.config.trained_steps,
         "profile": lm.profile.model_dump(),

@@ -39,7 +39,8 @@ def report_rows(report: PhrasesReport) -> list[Row]:
         rows += _firing_rows(report.firing)
     rows += _writing_rows(report.writing)
     if report.input_side:
-        rows += _input_rows(report.input_side)
+        most = MOST_KL_LORA if report.about.get("adapter") else MOST_KL
+        rows += _input_rows(report.input_side, most)
     return rows
 
 
@@ -115,7 +116,7 @@ def _writing_rows(found: Sequence[Writing]) -> Iterator[Row]:
         )
 
 
-def _input_rows(found: InputSide) -> Iterator[Row]:
+def _input_rows(found: InputSide, most: float) -> Iterator[Row]:
     for position in POSITIONS:
         own = mean_and_p95(found.find("encoder", position).vector_tokens)
         last = mean_and_p95(found.find("last token", position).vector_tokens)
@@ -126,8 +127,8 @@ def _input_rows(found: InputSide) -> Iterator[Row]:
             f"{own['mean']:.3f}",
             f"95th percentile {own['p95']:.3f}; last token's row {last['mean']:.3f} "
             f"({last['p95']:.3f}), ratio {ratio:.2f}; KL(tokens || vector) {other['mean']:.3f}",
-            f"at most {MOST_KL:g} x the last token's row ({MOST_KL_LORA:g} x with LoRA)",
-            ratio <= MOST_KL,
+            f"at most {most:g} x the last token's row",
+            ratio <= most,
         )
 
 

@@ -32,7 +32,7 @@ class Way(NamedTuple):
 
 
 def standard_ways(profile: Profile) -> dict[str, Way]:
-    """Return the ways that are compared, by name: the profile's, four others and the bare LM's."""
+    """Return the ways that are compared, by name: the profile's, five others and the bare LM's."""
     how = Decoding().resolved(profile)
     atomic = {
         "mode": "atomic",
@@ -44,6 +44,7 @@ def standard_ways(profile: Profile) -> dict[str, Way]:
     ways = [
         Way(BARE, None),
         Way(PROFILE, own),
+        Way("circling", own | {"escape": 0}),
         Way("whole", {"mode": "unfold", "tolerance": 1.0, "phrase_bias": profile.phrase_bias}),
         Way("verify", {"mode": "verify", "phrase_bias": profile.phrase_bias}),
         Way("atomic", atomic),

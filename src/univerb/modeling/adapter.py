@@ -6,6 +6,7 @@ adapter_config.json         what peft reads, too; written last, so a folder that
 
 import json
 import os
+import shutil
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,27 @@ def save_adapter(model: "PeftModel", folder: Path) -> None:
     finally:
         if folder.is_dir():
             draft.unlink(missing_ok=True)
+
+
+def copy_adapter(folder: Path, target: Path) -> None:
+    """Copy a saved adapter.
+
+    Args:
+        folder: Where it lies.
+        target: Where to; made if it is not there.
+
+    Raises:
+        CheckpointError: If it cannot be read or written.
+    """
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in (WEIGHTS, SETTINGS):
+            shutil.copyfile(folder / name, target / name)
+    except OSError as error:
+        raise CheckpointError(
+            f"the adapter in {str(folder)!r} cannot be copied to {str(target)!r}: {error}. "
+            "Give a folder that can be written, with enough space."
+        ) from error
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:

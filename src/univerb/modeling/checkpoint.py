@@ -118,7 +118,13 @@ def write_checkpoint(
             name: tensor.detach().to("cpu", dtype).contiguous()
             for name, tensor in encoder.state_dict().items()
         }
-        save_file(tensors, folder / WEIGHTS)
+        # Written beside its place: a save that fails leaves the weights that were there.
+        draft = folder / f".{WEIGHTS}.{os.getpid()}"
+        try:
+            save_file(tensors, draft)
+            os.replace(draft, folder / WEIGHTS)
+        finally:
+            draft.unlink(missing_ok=True)
         names = [WEIGHTS]
         if encoder.tokenizer:
             _replace(folder / OWN_TOKENIZER, encoder.tokenizer.to_json())

@@ -22,14 +22,16 @@ from univerb.errors import (
     VocabularyError,
 )
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
-from univerb.modeling.adapter import load_adapter
+from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.checkpoint import (
+    ADAPTER,
     CARD,
     WEIGHTS,
     adapter_beside,
     backbone_of,
     describe,
+    read_card,
     read_checkpoint,
     write_checkpoint,
 )
@@ -98,6 +100,8 @@ class DynamicLM:
         self._sources: list[VectorSource] = []
         self.name: str = model.name_or_path
         """What to load it by."""
+        self.adapter: Path | None = None
+        """Where the adapter that was added to the model lies."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -175,11 +179,15 @@ class DynamicLM:
         if adapter:
             profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
         loaded = cls(model, tokenizer, encoder, profile)
+        loaded.adapter = folder / ADAPTER if adapter else None
         loaded.name = str(given.resolve()) if folder == given else name
         return loaded
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
         """Save the encoder, its settings and its backbone's name; the backbone itself is not.
+
+        An adapter that was loaded with it is saved beside it, and the profile is then the one for
+        the LM without it, as where it was loaded.
 
         Args:
             folder: Where to; made if it is not there.
@@ -187,7 +195,10 @@ class DynamicLM:
         """
         description = describe(self.model, self.tokenizer)
         place = Path(folder).expanduser()
-        write_checkpoint(place, self.encoder, description, self.profile, is_half=half)
+        profile = read_card(self.adapter.parent).profile if self.adapter else self.profile
+        write_checkpoint(place, self.encoder, description, profile, is_half=half)
+        if self.adapter and not (place / ADAPTER).exists():
+            copy_adapter(self.adapter, place / ADAPTER)
 
     @property
     def static_size(self) -> int:

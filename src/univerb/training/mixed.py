@@ -354,13 +354,8 @@ def make_mixed_task(
         The task.
 
     Raises:
-        OptionError: If the passages do not fit the LM, or there are too few for the processes.
+        OptionError: If there are too few passages for the processes.
     """
-    if config.data.block > lm.context_size:
-        raise OptionError(
-            f"data.block is {config.data.block}; the LM sees {lm.context_size} positions. "
-            f"Give at most {lm.context_size}."
-        )
     if config.run.batch < processes.size:
         raise OptionError(
             f"run.batch is {config.run.batch} and there are {processes.size} processes, which "

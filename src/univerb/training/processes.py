@@ -61,12 +61,19 @@ class Processes:
         return cls(0, 1, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """Join the processes that torchrun started, or work alone where it did not."""
+    def from_environment(cls, *, on_cpu: bool = False) -> Self:
+        """Join the processes that torchrun started, or work alone where it did not.
+
+        Args:
+            on_cpu: Leave a GPU alone also if there is one.
+
+        Returns:
+            The processes of this run.
+        """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls.single()
+            return cls.single("cpu" if on_cpu else None)
         device = torch.device("cpu")
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not on_cpu:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

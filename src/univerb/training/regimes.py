@@ -44,6 +44,11 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
     torch.manual_seed(config.run.seed)
     lm = starting_lm(config, str(processes.device))
+    if config.data.block > lm.context_size:
+        raise OptionError(
+            f"data.block is {config.data.block}; the LM sees {lm.context_size} positions. "
+            f"Give at most {lm.context_size}."
+        )
     if config.regime != "frozen":
         return make_mixed_task(config, processes, lm, documents, validation)
     if lm.encoder.tokenizer is not None:

@@ -47,6 +47,8 @@ def validate_frozen(
         sums += _measured(lm, states, found[~is_second], found[is_second])
         near = found[states.passage[found.at] == 0]
         near = near[near.at < config.frozen.input_context][::4]
+        if not len(near):
+            continue
         fed = input_losses(lm, states, near, _typical(near), config.frozen.input_context)
         kl = fed.measured
         sums += torch.tensor([0, 0, 0, 0, 0, float(kl.sum()), len(kl)], dtype=torch.float64)
@@ -64,6 +66,9 @@ def validate_frozen(
 
 
 def _measured(lm: DynamicLM, states: States, own: Windows, rows: Windows) -> Tensor:
+    if not bool(own.allowed.any()):
+        # No first half has a phrase: every row is the bare LM's.
+        return torch.tensor([len(rows), 0, 0, 0, 0, 0, 0], dtype=torch.float64)
     pool = LivePool.of(own, own.allowed)
     hidden = torch.cat(
         [lm.encoder.hidden_states(part, lm.embeddings) for part in torch.split(own.ids, _PASS)]

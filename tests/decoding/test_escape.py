@@ -1,0 +1,117 @@
+"""Leaving circles: what a text would repeat gives way to a phrase that leads elsewhere."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import make_llama, make_tokenizer
+from univerb.decoding.choice import choose_escape, followers
+from univerb.decoding.loop import batch, generate
+from univerb.decoding.sampling import make_sampler
+from univerb.metrics.repetition import rep_n
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Phrase
+
+PROMPT = "The tenant shall have"
+GREEDY = make_sampler()
+
+
+def flat(generation):
+    return [token for piece in generation.pieces for token in piece.ids]
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 4))
+def test_followers_are_what_came_next_before(ids, size):
+    text = "".join(map(str, ids))
+    last = text[-size:]
+    expected = Counter(
+        int(text[at + size])
+        for at in range(len(text) - size)
+        if len(last) == size and text.startswith(last, at)
+    )
+    assert followers(ids, size) == expected
+
+
+def test_the_likeliest_phrase_that_leads_elsewhere_is_chosen():
+    phrases, first = torch.tensor([5.0, 3.0, 4.0, 1.0]), torch.tensor([2, 7, 2, 8])
+    assert choose_escape(10, phrases, first, {7, 8}, GREEDY).unit == 10 + 1
+    assert choose_escape(10, phrases, first, {8}, GREEDY).unit == 10 + 3
+    assert choose_escape(10, phrases, first, {3}, GREEDY) is None
+    assert choose_escape(10, phrases, first, (), GREEDY) is None
+
+
+@pytest.fixture(scope="module")
+def circling():
+    """An LM whose next token depends on the last alone, and goes round in some words."""
+    model, tokenizer = make_llama(), make_tokenizer()
+    words = tokenizer(" the tenant shall pay the landlord on the day", add_special_tokens=False)
+    circle = list(dict.fromkeys(words["input_ids"]))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        rows = torch.nn.functional.normalize(model.get_input_embeddings().weight, dim=-1)
+        for token, following in zip(circle, circle[1:] + circle[:1], strict=True):
+            model.lm_head.weight[following] = 20 * rows[token]
+    lm = DynamicLM.wrap(model, tokenizer)
+    assert rep_n(flat(generate(lm, PROMPT, max_tokens=80, ignore_eos=True)), 4) > 50
+    return lm
+
+
+@pytest.mark.parametrize("mode", ["unfold", "atomic"])
+def test_a_phrase_breaks_the_circle(circling, lease, mode):
+    given = {"mode": mode, "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
+    stays, leaves = (
+        generate(circling, PROMPT, circling.vocabulary([lease]), escape=size, **given)
+        for size in (0, 4)
+    )
+    assert not stays.phrases and leaves.phrases
+    assert rep_n(flat(leaves), 4) < rep_n(flat(stays), 4) - 10
+
+
+def test_what_comes_for_the_second_time_may_stay(circling, lease):
+    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
+    plain, left = (
+        flat(generate(circling, PROMPT, circling.vocabulary([lease]), escape=size, **given))
+        for size in (0, 4)
+    )
+    same = next(at for at, (a, b) in enumerate(zip(plain, left, strict=True)) if a != b)
+    period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
+    assert 2 * period < same < 3 * period + 5
+
+
+def test_no_phrase_is_glued_to_the_word_before(circling):
+    tokenizer = circling.tokenizer
+    bare = [n for n in range(1, circling.static_size) if not tokenizer.has_space(n)][40:60]
+    vocabulary = circling.vocabulary([Phrase((n, n), tokenizer.decode([n, n])) for n in bare])
+    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 60, "ignore_eos": True}
+    stays, tried = (generate(circling, PROMPT, vocabulary, escape=size, **given) for size in (0, 4))
+    assert flat(tried) == flat(stays)
+
+
+def test_an_escape_is_explained_by_the_phrases_that_lead_elsewhere(circling, lease):
+    text = generate(circling, PROMPT, circling.vocabulary([lease]), mode="atomic", escape=4,
+                    phrase_bias=-50.0, max_tokens=60, ignore_eos=True, explain=True)  # fmt: skip
+    escaped = next(piece for piece in text.pieces if piece.phrase)
+    assert escaped.text in [one.text for one in escaped.candidates if one.is_phrase]
+
+
+def test_verify_and_a_text_without_phrases_circle_as_the_lm_does(circling, lease):
+    given = {"max_tokens": 60, "ignore_eos": True, "escape": 4}
+    plain = flat(generate(circling, PROMPT, **given | {"escape": 0}))
+    assert flat(generate(circling, PROMPT, **given)) == plain
+    verified = generate(circling, PROMPT, circling.vocabulary([lease]), mode="verify", **given)
+    assert flat(verified) == plain
+
+
+def test_a_text_of_a_batch_leaves_its_circle_as_it_does_alone(circling, lease):
+    given = {"max_tokens": 60, "ignore_eos": True, "escape": 4, "phrase_bias": -5.0}
+    prompts = [PROMPT, "Rent is due"]
+    vocabularies = [circling.vocabulary([lease]) for _ in prompts]
+    together = batch(circling, prompts, vocabularies, mode="unfold", **given)
+    for prompt, vocabulary, text in zip(prompts, vocabularies, together, strict=True):
+        alone = generate(circling, prompt, vocabulary, mode="unfold", **given)
+        assert flat(text) == flat(alone)
