@@ -42,7 +42,7 @@ def main() -> None:
     for name, options in SYSTEMS.items():
         items = list(questions(arguments.questions))
         rows = [one(lm, *item, arguments.max_tokens, options) for item in track(items, name)]
-        report[name] = {"machine": machine(), **summary(rows, arguments.max_tokens)}
+        report[name] = {"machine": machine(), **summary(rows, arguments.max_tokens, lm)}
         print(name, json.dumps(report[name], indent=2))
         write_report("citations", "Citations on ASQA", "benchmarks/citations.py", report)
 
@@ -86,11 +86,12 @@ def one(
     }
 
 
-def summary(rows: list[dict[str, Any]], max_tokens: int) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], max_tokens: int, lm: DynamicLM) -> dict[str, Any]:
+    profile = ", ".join(f"{name} {value}" for name, value in lm.profile.model_dump().items())
     total = {name: sum(row[name] for row in rows) for name in rows[0]}
     return {
         "what": f"{len(rows)} ASQA questions, 3 passages each, greedy, at most {max_tokens} "
-        "tokens, untrained encoder",
+        f"tokens, the shipped encoder at its profile: {profile}",
         "questions": len(rows),
         "citations": total["citations"],
         "spans_equal_to_source": total["exact"],

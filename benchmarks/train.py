@@ -110,7 +110,7 @@ def frozen_rates() -> dict[str, float]:
     """Measure the frozen regime on states that are cached, and on some that are not."""
     with tempfile.TemporaryDirectory() as folder:
         config = settings(frozen={"cache": folder, "groups": 2}, data={"limit": 400})
-        task = make_task(config, Processes.single())
+        task = make_task(config, Processes.single("cpu"))
         timed(task, range(1))
         per_group = config.frozen.steps_per_group
         # Group 1 is not cached yet: the first pass over it pays for the states, the second not.
@@ -145,7 +145,7 @@ def paper_rates() -> dict[str, float]:
             negatives={"kinds": ("in-batch", "prefixes", "self-retrieval"), "extensions": 2},
             run={"batch": 4, "accumulate": 1},
         )
-        task = make_task(config, Processes.single())
+        task = make_task(config, Processes.single("cpu"))
         timed(task, range(1))
         rows, seconds = timed(task, range(1, 3))
         rates[name] = rows / seconds
@@ -173,9 +173,9 @@ def negatives(arguments: argparse.Namespace) -> dict[str, Any]:
             },
             run={"steps": arguments.steps, "validate_every": arguments.steps},
         )
-        task = make_task(config, Processes.single())
+        task = make_task(config, Processes.single("cpu"))
         with tempfile.TemporaryDirectory() as folder:
-            train(task, config, Path(folder), Processes.single())
+            train(task, config, Path(folder), Processes.single("cpu"))
             log = [json.loads(line) for line in (Path(folder) / "log.jsonl").open()]
             lm = DynamicLM.from_pretrained(str(Path(folder) / "encoder"))
         last = [entry for entry in log if "phrase_accuracy" in entry][-10:]
@@ -215,7 +215,7 @@ def continued(lm: DynamicLM, documents: list[Document], name: str) -> dict[str, 
 def interleaving(arguments: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
         "what": "What a fresh encoder and adapter reach on held-out mixed passages of 128 tokens "
-        "after 40 steps of 2 passages each; the passages are segmented as in training"
+        "after 24 steps of 2 passages each; the passages are segmented as in training"
     }
     for name, gap in {"gap of 5 to 12 tokens": (5, 12), "dense phrases": (0, 0)}.items():
         config = settings(
@@ -223,11 +223,11 @@ def interleaving(arguments: argparse.Namespace) -> dict[str, Any]:
             data={"limit": 400, "block": 128},
             negatives={"kinds": ("in-batch", "prefixes", "self-retrieval"), "extensions": 2},
             samples={"gap": gap},
-            run={"batch": 2, "accumulate": 1, "steps": 40, "validate_every": 40},
+            run={"batch": 2, "accumulate": 1, "steps": 24, "validate_every": 24},
         )
-        task = make_task(config, Processes.single())
+        task = make_task(config, Processes.single("cpu"))
         with tempfile.TemporaryDirectory() as folder:
-            train(task, config, Path(folder), Processes.single())
+            train(task, config, Path(folder), Processes.single("cpu"))
         found[name] = task.validate()
     return found
 

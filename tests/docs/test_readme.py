@@ -76,6 +76,7 @@ def result(name):
 
 def test_every_figure_comes_from_a_committed_result():
     assert table(decoding_rows(result("decode"))) in README
+    assert table(encoder_rows(result("encoder/phrases"))) in README
     assert table(corpus_rows(result("corpus"), result("domain"), result("citations"))) in README
 
 
@@ -120,8 +121,43 @@ def corpus_rows(corpus, domain, citations):
             f"{exact} of {total}",
         ),
         (
-            "the same: answers with a citation, by prompt (untrained encoder)",
+            "the same: answers with a citation, by prompt",
             " / ".join(f"{share:.0%}" for share in shares),
+        ),
+    ]
+
+
+def encoder_rows(report):
+    """The README's figures of the shipped encoder as the result file has them."""
+    text, fired = report["true_text"], report["firing"]
+    ways = {own["name"]: own for own in report["writing"]}
+    bare, own = ways["bare"], ways["profile"]
+    others = [ways[name] for name in ("whole", "verify", "atomic")]
+    return [
+        (
+            f"exact bits per byte of {report['about']['documents']} held-out texts, "
+            "with phrases / bare LM",
+            f"{text['exact_bits_per_byte']:.3f} / {text['bare_bits_per_byte']:.3f}",
+        ),
+        (
+            "phrases fire at so many word starts; right, to the LM's own next tokens there",
+            f"{fired['rate']:.1%}; {fired['precision'] / fired['lm_precision']:.2f}x",
+        ),
+        (
+            f"passes per token, greedy, {own['documents']} texts",
+            f"{own['steps_per_token']:.2f}",
+        ),
+        (
+            "the same: tolerance 1 / `verify` / `atomic`",
+            " / ".join(f"{one['steps_per_token']:.2f}" for one in others),
+        ),
+        (
+            "Diversity of these texts, with phrases / bare LM",
+            f"{100 * own['diversity']:.1f} / {100 * bare['diversity']:.1f}",
+        ),
+        (
+            "their PPL under the bare LM, to that of its own texts",
+            f"{own['ppl'] / bare['ppl']:.2f}x",
         ),
     ]
 
