@@ -301,14 +301,14 @@ def test_the_default_model_cites(default_lm):
         Document("Books and audiobooks can be borrowed for four weeks.", "loans"),
         Document("Films and games can be borrowed for one week.", "films"),
     ]
-    cited = []
-    for options in ({}, {"chat": False, "shots": 1, "style": "inline", "encode_marker": True}):
+    # At the profile's bias a one-shot prompt is often answered without a phrase.
+    marked = {"chat": False, "shots": 1, "style": "inline", "encode_marker": True}
+    for options in ({}, marked | {"phrase_bias": 4.0}):
         result = answer(
             default_lm, "How long can I borrow films?", documents, max_tokens=32, **options
         )
         checked(result, documents)
-        cited.append(bool(result.citations) and "[" in result.rendered)
-    assert any(cited)
+        assert result.citations and "[" in result.rendered
 
 
 def test_special_tokens_in_documents_are_plain_text_in_the_prompt(tiny, monkeypatch):

@@ -92,6 +92,21 @@ def test_no_phrase_is_glued_to_the_word_before(circling):
     assert flat(tried) == flat(stays)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_guesses_change_nothing_about_it(circling, lease, temperature):
+    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
+    given |= {"temperature": temperature, "seed": 3}
+    own = flat(generate(circling, PROMPT, **given | {"mode": None}))
+    phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(40, 60)]
+    plain, guessed = (
+        generate(circling, PROMPT, circling.vocabulary([*phrases, lease]), escape=4, draft=raised,
+                 **given)
+        for raised in (-1000.0, 200.0)
+    )  # fmt: skip
+    assert flat(guessed) == flat(plain) != own
+    assert guessed.stats.steps < plain.stats.steps
+
+
 def test_an_escape_is_explained_by_the_phrases_that_lead_elsewhere(circling, lease):
     text = generate(circling, PROMPT, circling.vocabulary([lease]), mode="atomic", escape=4,
                     phrase_bias=-50.0, max_tokens=60, ignore_eos=True, explain=True)  # fmt: skip

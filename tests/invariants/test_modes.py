@@ -84,11 +84,10 @@ def test_verify_writes_the_plain_lms_text(tiny, lease, bias):
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.999, 1.0])
 @pytest.mark.parametrize("draft", [2.0, 60.0])
-@pytest.mark.parametrize("escape", [0, 1])
-def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft, escape):
+def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
     lm = stir(tiny, 1)
     given = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": -2.0, "max_tokens": 50}
-    given |= {"temperature": temperature, "seed": 7, "ignore_eos": True, "escape": escape}
+    given |= {"temperature": temperature, "seed": 7, "ignore_eos": True}
     # Tokens of the LM's own text among the phrases, so that some guesses are right.
     own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft=0.0, **given))
     phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(0, 44, 3)]

@@ -54,11 +54,14 @@ def standard_ways(profile: Profile) -> dict[str, Way]:
 
 
 def grid_ways(tolerances: Sequence[float], biases: Sequence[float]) -> dict[str, Way]:
-    """Return the ways of a sweep: `unfold` with every tolerance and every bias."""
+    """Return the ways of a sweep: `unfold` with every tolerance and every bias, and no escape.
+
+    What leads out of circles would hide what tolerance and bias do.
+    """
     ways = [
         Way(
             f"tolerance {tolerance:g}, bias {bias:g}",
-            {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias},
+            {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias, "escape": 0},
         )
         for tolerance in tolerances
         for bias in biases

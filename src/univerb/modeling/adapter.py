@@ -102,7 +102,7 @@ def save_adapter(model: "PeftModel", folder: Path) -> None:
 
 
 def copy_adapter(folder: Path, target: Path) -> None:
-    """Copy a saved adapter.
+    """Copy a saved adapter, unless it lies there already.
 
     Args:
         folder: Where it lies.
@@ -111,6 +111,8 @@ def copy_adapter(folder: Path, target: Path) -> None:
     Raises:
         CheckpointError: If it cannot be read or written.
     """
+    if folder.resolve() == target.resolve():
+        return
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name in (WEIGHTS, SETTINGS):

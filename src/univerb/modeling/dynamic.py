@@ -15,12 +15,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.config import EncoderConfig, Profile
-from univerb.errors import (
-    CheckpointError,
-    PhraseError,
-    PromptError,
-    VocabularyError,
-)
+from univerb.errors import CheckpointError, PhraseError, PromptError, VocabularyError
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
@@ -169,25 +164,25 @@ class DynamicLM:
         # What load_backbone was given, so that a saved encoder finds its way back.
         is_folder = Path(lm_name).expanduser().is_dir()
         model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
-        if adapter:
-            model = load_adapter(model, adapter_beside(folder, name))
+        place = adapter_beside(folder, name) if adapter else None
+        if place:
+            model = load_adapter(model, place)
         if folder is None:
             return cls.wrap(model, tokenizer)
         check_usable(model, tokenizer)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
-        if adapter:
+        if place:
             profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
         loaded = cls(model, tokenizer, encoder, profile)
-        loaded.adapter = folder / ADAPTER if adapter else None
+        loaded.adapter = place
         loaded.name = str(given.resolve()) if folder == given else name
         return loaded
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
         """Save the encoder, its settings and its backbone's name; the backbone itself is not.
 
-        An adapter that was loaded with it is saved beside it, and the profile is then the one for
-        the LM without it, as where it was loaded.
+        An adapter that was loaded is saved beside it, with the profile for the LM without it.
 
         Args:
             folder: Where to; made if it is not there.
@@ -197,7 +192,7 @@ class DynamicLM:
         place = Path(folder).expanduser()
         profile = read_card(self.adapter.parent).profile if self.adapter else self.profile
         write_checkpoint(place, self.encoder, description, profile, is_half=half)
-        if self.adapter and not (place / ADAPTER).exists():
+        if self.adapter:
             copy_adapter(self.adapter, place / ADAPTER)
 
     @property
@@ -397,9 +392,7 @@ class DynamicLM:
             PromptError: If the tokenizer has no chat template.
         """
         if not self.hf_tokenizer.chat_template:
-            raise PromptError(
-                f"{self.model.name_or_path!r} has no chat template. Use a plain prompt."
-            )
+            raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")
         turns = [{"role": "system", "content": system}] if system else []
         turns.append({"role": "user", "content": message})
         encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
