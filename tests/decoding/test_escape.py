@@ -2,15 +2,17 @@
 
 from collections import Counter
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import make_llama, make_tokenizer
+from univerb.decoding.active import Scored
 from univerb.decoding.choice import choose_escape, followers
+from univerb.decoding.engines.torch_sampling import make_sampler
 from univerb.decoding.loop import batch, generate
-from univerb.decoding.sampling import make_sampler
 from univerb.metrics.repetition import rep_n
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
@@ -36,11 +38,12 @@ def test_followers_are_what_came_next_before(ids, size):
 
 
 def test_the_likeliest_phrase_that_leads_elsewhere_is_chosen():
-    phrases, first = torch.tensor([5.0, 3.0, 4.0, 1.0]), torch.tensor([2, 7, 2, 8])
-    assert choose_escape(10, phrases, first, {7, 8}, GREEDY).unit == 10 + 1
-    assert choose_escape(10, phrases, first, {8}, GREEDY).unit == 10 + 3
-    assert choose_escape(10, phrases, first, {3}, GREEDY) is None
-    assert choose_escape(10, phrases, first, (), GREEDY) is None
+    first, logits = numpy.array([2, 7, 2, 8]), numpy.array([5.0, 3.0, 4.0, 1.0], numpy.float32)
+    phrases = Scored(numpy.array([0, 1, 2, 3]), first, logits)
+    assert choose_escape(10, phrases, {7, 8}, GREEDY).unit == 10 + 1
+    assert choose_escape(10, phrases, {8}, GREEDY).unit == 10 + 3
+    assert choose_escape(10, phrases, {3}, GREEDY) is None
+    assert choose_escape(10, phrases, (), GREEDY) is None
 
 
 @pytest.fixture(scope="module")

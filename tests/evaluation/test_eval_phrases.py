@@ -6,14 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import numpy
 import torch
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.config import Profile
 from univerb.corpus.building import build_corpus
-from univerb.decoding.choice import accepts, choose_unfold
+from univerb.decoding import active
+from univerb.decoding.choice import accepted_tokens, accepts, choose_unfold
 from univerb.decoding.loop import generate
-from univerb.decoding.sampling import make_sampler
+from univerb.decoding.engines.torch_sampling import make_sampler
 from univerb.errors import DocumentError
 from univerb.evaluation.candidates import candidates
 from univerb.evaluation.firing import firing, kept_sizes, pool_firing
@@ -168,6 +170,12 @@ class TestTrueText:
         assert one.exact[0] >= one.strict[0]
 
 
+def chosen(logits, scores, first, tolerance, sampler):
+    is_accepted = numpy.isin(first, accepted_tokens(logits, tolerance))
+    phrases = active.Scored(numpy.arange(len(scores)), first, scores).where(is_accepted)
+    return choose_unfold(logits, logits, phrases, sampler)
+
+
 def slow_firing(lm, halves, reading, scored, tolerance, bias):
     """Follow the decoder's own functions at each word start."""
     longest = max(map(len, scored.keys))
@@ -188,7 +196,7 @@ def slow_firing(lm, halves, reading, scored, tolerance, bias):
         text = halves.context + halves.truth[:place]
         logits = reading.logits[place]
         scores = scored.scores[place] + bias
-        choice = choose_unfold(logits, scores, scored.first, tolerance, greedy, [])
+        choice = chosen(logits.numpy(), scores.numpy(), scored.first.numpy(), tolerance, greedy)
         if choice.unit < len(logits):
             continue
         key = scored.keys[choice.unit - len(logits)]
@@ -197,7 +205,7 @@ def slow_firing(lm, halves, reading, scored, tolerance, bias):
         kept = 1
         while kept < len(key):
             now = after(lm, [*text, *key[:kept]])
-            if accepts(now, key[kept], tolerance, greedy) != key[kept]:
+            if accepts(now.numpy(), key[kept], tolerance, greedy) != key[kept]:
                 break
             kept += 1
         own = []

@@ -2,7 +2,7 @@
 
 import torch
 
-from univerb.decoding.sampling import make_sampler
+from univerb.decoding.engines.torch_sampling import make_sampler
 
 
 def bare_logits(lm, ids):
@@ -67,5 +67,6 @@ def plain(lm, prompt, budget, **sampling):
     tokens = list(prompt)
     sampler = make_sampler(**sampling)
     for _ in range(budget):
-        tokens.append(sampler.pick(sampler.filtered(bare_logits(lm, tokens), tokens)))
+        logits = bare_logits(lm, tokens).numpy()
+        tokens.append(sampler.pick(sampler.filtered(logits, tokens)))
     return tokens[len(prompt) :]

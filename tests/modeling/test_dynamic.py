@@ -59,7 +59,7 @@ def test_wrapping_leaves_the_users_model_as_it_was(hf_tokenizer, lease):
 def test_gradients_reach_the_encoder_through_both_sides(tiny):
     lm = stir(tiny)
     phrases = [Phrase((5, 9), "x"), Phrase((7, 8, 9), "y")]
-    vectors = lm.encode(phrases)
+    vectors = lm.encoder.encode(phrases, lm.embeddings)
     hidden = lm.model.base_model(inputs_embeds=vectors.inputs[None]).last_hidden_state
     (hidden @ vectors.outputs.T).logsumexp(-1).sum().backward()
     heads = lm.encoder.heads

@@ -151,3 +151,21 @@ def test_an_encoder_with_another_tokenizer_and_width_reads_the_text(hf_tokenizer
 def test_a_phrase_longer_than_the_encoder_reads_is_refused(tiny):
     with pytest.raises(PhraseError, match="at most 512"):
         tiny.encode([Phrase(tuple([5] * 513), "x" * 513)])
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 1 << 20])
+def test_the_size_of_a_pass_does_not_change_vectors(tiny, monkeypatch, tokens):
+    lm = stir(tiny)
+    some = [phrase(*range(n, n + length)) for n in range(30, 1, -3) for length in (3, 1, 5, 2)]
+    usual = lm.encoder.encode(some, lm.embeddings)
+    monkeypatch.setattr("univerb.modeling.encoder._PASS_TOKENS", tokens)
+    other = lm.encoder.encode(some, lm.embeddings)
+    assert torch.allclose(usual.inputs, other.inputs, atol=1e-5)
+    assert torch.allclose(usual.outputs, other.outputs, atol=1e-5)
+
+
+def test_states_carry_gradients_and_no_phrases_give_no_rows(tiny):
+    states = tiny.encoder.states([phrase(5, 9), phrase(5, 9, 17)], tiny.embeddings)
+    states.sum().backward()
+    assert any(p.grad is not None and p.grad.any() for p in tiny.encoder.body.parameters())
+    assert len(tiny.encoder.states([], tiny.embeddings)) == 0

@@ -20,7 +20,7 @@ from univerb.decoding.loop import generate
 from univerb.decoding.options import Options, make_decoding
 from univerb.decoding.results import Generation
 from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
-from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 from univerb.retrieval.base import Chunk, Retriever
 from univerb.retrieval.chunks import chunked
@@ -91,7 +91,7 @@ class Answer:
 
 
 def answer(
-    lm: DynamicLM,
+    lm: PhraseModel,
     question: str,
     documents: Sequence[Document] | Retriever,
     *,

@@ -199,7 +199,8 @@ def _answer(group: Group) -> list[str]:
         prompts = [one.prompt for one in requests]
         vocabularies = [one.phrases.vocabulary for one in requests]
         options: Any = {f.name: getattr(decoding, f.name) for f in dataclasses.fields(decoding)}
-        results = batch(lm, prompts, vocabularies, **options)
+        # What other requests had in common with these must not show, not even in the last bit.
+        results = batch(lm, prompts, vocabularies, **options | {"reuse": False})
         for one, result in zip(requests, results, strict=True):
             notes = one.phrases.notes
             answers[one.line.number] = answer(one.line, one.body, result, settings.model, notes)

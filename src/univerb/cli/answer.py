@@ -15,13 +15,15 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_any
 from univerb.cli.options import (
     DECODING,
     OUTPUT,
     AsJson,
     Device,
     Dtype,
+    Engine,
+    EngineName,
     Escape,
     MaxTokens,
     Mode,
@@ -126,6 +128,7 @@ def answer(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     model: Model = DEFAULT_MODEL,
+    engine: Engine = EngineName.torch,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     threads: Threads = None,
@@ -151,7 +154,7 @@ def answer(
     _check(question, html, options)
     documents = _documents(docs, corpus)
     options["source"] = _parser() if phrases is PhraseKind.parsed else None
-    lm = load_model(model, device=device, dtype=dtype, threads=threads, offline=offline)
+    lm = load_any(model, engine, device=device, dtype=dtype, threads=threads, offline=offline)
     note_untrained(lm)
     if corpus:
         own = documents.profile_options(lm.fingerprint(), options["mode"])

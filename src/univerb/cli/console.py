@@ -13,7 +13,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from univerb.decoding.results import Generation, Piece, Stats
-    from univerb.modeling.dynamic import DynamicLM
+    from univerb.modeling.phrase_model import PhraseModel
 
 __all__ = [
     "console",
@@ -80,11 +80,11 @@ def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
     print(json.dumps(value, ensure_ascii=not is_utf8, indent=2))
 
 
-def note_untrained(lm: "DynamicLM") -> None:
+def note_untrained(lm: "PhraseModel") -> None:
     """Say so when the phrase encoder has learned nothing yet."""
     if not lm.is_trained:
         errors.print(
-            f"[dim]note: the phrase encoder of {escape(lm.model.name_or_path)} is untrained: "
+            f"[dim]note: the phrase encoder of {escape(lm.name)} is untrained: "
             "phrases are proposed by their first token and cut where the LM disagrees.[/]"
         )
 

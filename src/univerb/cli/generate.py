@@ -22,7 +22,7 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_any
 from univerb.cli.options import (
     DECODING,
     OUTPUT,
@@ -31,6 +31,8 @@ from univerb.cli.options import (
     AsJson,
     Device,
     Dtype,
+    Engine,
+    EngineName,
     Escape,
     MaxTokens,
     MinCount,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from univerb.corpus import Corpus
     from univerb.corpus.selection import Selection
     from univerb.decoding.results import Generation
-    from univerb.modeling.dynamic import DynamicLM
+    from univerb.modeling.phrase_model import PhraseModel
     from univerb.sources.collection import PhraseItem
     from univerb.vocabulary import DynamicVocabulary
 
@@ -163,6 +165,7 @@ def generate(
     ] = False,
     model: Model = DEFAULT_MODEL,
     adapter: Adapter = False,
+    engine: Engine = EngineName.torch,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     threads: Threads = None,
@@ -223,8 +226,8 @@ def generate(
     make_decoding(options | special)
     if max_phrases is not None and max_phrases < 0:
         raise OptionError(f"max_phrases is {max_phrases}; give 0 or more.")
-    lm = load_model(
-        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    lm = load_any(
+        model, engine, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
     )
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
@@ -283,7 +286,7 @@ def _opened(folder: Path, has_unused: bool) -> "Corpus":
 
 
 def _selected(
-    lm: "DynamicLM", corpus: "Corpus", query: str, k: int, max_phrases: int | None, others: bool
+    lm: "PhraseModel", corpus: "Corpus", query: str, k: int, max_phrases: int | None, others: bool
 ) -> "Selection":
     if corpus.has_vectors:
         lm.attach(corpus)
@@ -312,7 +315,7 @@ def _beside(plain: "Generation | None", found: "Selection | None") -> dict[str, 
 
 
 def _real_time(
-    lm: "DynamicLM", vocabulary: "DynamicVocabulary", seed: int
+    lm: "PhraseModel", vocabulary: "DynamicVocabulary", seed: int
 ) -> tuple["DynamicVocabulary", Any]:
     from univerb.decoding.growth import RealTime
 
@@ -320,7 +323,7 @@ def _real_time(
 
 
 def _run(
-    lm: "DynamicLM",
+    lm: "PhraseModel",
     prompt: str | list[int],
     vocabulary: "DynamicVocabulary | None",
     options: dict[str, Any],

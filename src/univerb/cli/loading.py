@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from univerb.cli.console import errors, escape
+from univerb.cli.options import EngineName
+from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
 if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
+    from univerb.modeling.llamacpp import LlamaCppLM
 
 
 def load_model(
@@ -20,11 +23,8 @@ def load_model(
     threads: int | None = None,
     offline: bool | None = None,
 ) -> "DynamicLM":
-    """Load a model with a spinner on the terminal."""
-    # Before torch is imported: a missing model must not cost its import first.
-    locate(name, offline)
-    if name == DEFAULT_MODEL and not is_converted():
-        prepare_default()
+    """Load a model for the torch engine with a spinner on the terminal."""
+    _prepare(name, offline)
     with errors.status(f"loading {escape(name)}"):
         import torch
         from transformers.utils import logging
@@ -41,6 +41,37 @@ def load_model(
     # What is there now stays: garbage collection need not look at it again at every request.
     gc.freeze()
     return lm
+
+
+def load_any(
+    name: str,
+    engine: EngineName,
+    *,
+    adapter: bool = False,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = None,
+    offline: bool | None = None,
+) -> "DynamicLM | LlamaCppLM":
+    """Load a model for whatever engine was asked for."""
+    if engine is EngineName.torch:
+        return load_model(
+            name, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+        )
+    if adapter or device != "cpu" or dtype != "float32":
+        raise OptionError("--adapter, --device and --dtype are for the torch engine. Drop them.")
+    _prepare(name, offline)
+    with errors.status(f"loading {escape(name)}"):
+        from univerb.modeling.llamacpp import LlamaCppLM
+
+        return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
+
+
+def _prepare(name: str, offline: bool | None) -> None:
+    # Before torch is imported: a missing model must not cost its import first.
+    locate(name, offline)
+    if name == DEFAULT_MODEL and not is_converted():
+        prepare_default()
 
 
 def prepare_default() -> Path:

@@ -97,6 +97,19 @@ Adapter = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+
+
+class EngineName(StrEnum):
+    """What computes."""
+
+    torch = "torch"
+    llamacpp = "llamacpp"
+
+
+Engine = Annotated[
+    EngineName,
+    typer.Option(help="llamacpp: the GGUF file, several times faster.", rich_help_panel=MODEL),
+]
 Device = Annotated[str, typer.Option(rich_help_panel=MODEL)]
 Dtype = Annotated[str, typer.Option(rich_help_panel=MODEL)]
 Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)]

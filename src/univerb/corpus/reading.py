@@ -27,7 +27,7 @@ from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
 
 if TYPE_CHECKING:
-    from univerb.modeling.dynamic import DynamicLM
+    from univerb.modeling.phrase_model import PhraseModel
 
 PROFILE = "profile.json"
 
@@ -117,7 +117,7 @@ class Corpus:
 
     def vocabulary(
         self,
-        lm: "DynamicLM",
+        lm: "PhraseModel",
         query: str,
         k: int = 32,
         *,

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy
 
+from univerb.decoding.active import ActivePhrases, Scored
 from univerb.decoding.choice import (
-    ActivePhrases,
     Choice,
+    accepted_tokens,
     accepts,
     choose_atomic,
     choose_escape,
@@ -18,13 +18,12 @@ from univerb.decoding.choice import (
     followers,
     guess,
 )
-from univerb.decoding.engines.base import Output, PhraseRow, Row
+from univerb.decoding.engines.base import Engine, Floats, Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
-from univerb.decoding.sampling import make_sampler
 from univerb.decoding.segmentation import segmented
 from univerb.decoding.writer import Writer
-from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
@@ -52,7 +51,8 @@ class Continuation:
 
     def __init__(
         self,
-        lm: DynamicLM,
+        lm: PhraseModel,
+        engine: Engine,
         prompt: Sequence[int],
         vocabulary: DynamicVocabulary | None,
         decoding: Decoding,
@@ -63,18 +63,18 @@ class Continuation:
         self._decoding = decoding
         self._how = decoding.resolved(lm.profile)
         self._eos = frozenset() if decoding.ignore_eos else lm.eos_ids
-        self._sampler = make_sampler(
-            decoding.temperature,
-            decoding.top_p,
-            decoding.top_k,
-            decoding.repetition_penalty,
-            decoding.seed,
-            lm.model.device,
-        )
+        self._sampler = engine.sampler(decoding)
         self._phrases: ActivePhrases | None = None
         if vocabulary is not None:
-            bias = self._how.phrase_bias
-            self._phrases = ActivePhrases(lm, vocabulary, bias, decoding.ban, self._eos)
+            self._phrases = ActivePhrases(
+                lm,
+                engine.phrase_rows(),
+                vocabulary,
+                self._how.phrase_bias,
+                decoding.ban,
+                self._eos,
+                decoding.exact,
+            )
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._prompt = list(prompt)
         self._seen = list(prompt)
@@ -82,7 +82,7 @@ class Continuation:
         self._produced = 0
         self._context_left = lm.context_size - len(prompt)
         self._released: list[Piece] = []
-        self._state: tuple[Tensor, Tensor] | None = None
+        self._state: tuple[Floats, Floats] | None = None
         """Hidden state and logits after the last row, if a choice is due."""
         self._chosen: Choice | None = None
         """A choice that was made, where a guess went wrong, but not yet carried out."""
@@ -106,7 +106,7 @@ class Continuation:
             if unit < size:
                 rows.append(unit)
             else:
-                vector = self._phrases.view.inputs[unit - size]
+                vector = self._phrases.input(unit - size)
                 rows.append(PhraseRow(vector, len(names.phrase(unit))))
         return rows
 
@@ -125,16 +125,16 @@ class Continuation:
         if self._chosen is None or self._is_gone(self._chosen.unit):
             self._chosen = self._choose(hidden, logits, self._seen, 0)
         choice, self._chosen = self._chosen, None
-        candidates = self._explain(choice.scores)
+        candidates = self._explain(choice)
         if choice.unit >= len(logits):
-            return self._take_phrase(choice.unit, choice.scores, candidates)
-        guessed = None if self._how.is_atomic else self._guess(choice, hidden, logits)
+            return self._take_phrase(choice, candidates)
+        guessed = None if self._how.is_atomic else self._guess(choice.unit, hidden, logits)
         if guessed is not None:
             return self._hold(guessed, candidates, is_guess=True)
         if self._phrases is not None:
             self._phrases.vocabulary.tick()
-        weighed = choice.scores if self._how.is_atomic else logits
-        self._emit_token(choice.unit, _logprob(weighed, choice.unit), candidates)
+        weighed = choice if self._how.is_atomic else Choice(choice.unit, logits)
+        self._emit_token(choice.unit, weighed.logprob, candidates)
         return [] if self.finish_reason else [choice.unit]
 
     def settle(self, output: Output) -> int:
@@ -173,70 +173,91 @@ class Continuation:
             return left
         return min(left, self._decoding.max_tokens - self._produced - ahead)
 
-    def _choose(self, hidden: Tensor, logits: Tensor, seen: Sequence[int], ahead: int) -> Choice:
+    def _choose(self, hidden: Floats, logits: Floats, seen: Sequence[int], ahead: int) -> Choice:
         """Choose a unit, given the state after the ids seen, so many ahead of what is written."""
-        how, scores = self._how, None
-        # At tolerance 0 no phrase can be chosen.
-        if self._phrases is not None and (how.is_atomic or how.tolerance > 0.0):
-            scores = self._phrases.scores(hidden, self._longest_phrase(ahead))
-        first = self._phrases.view.first if self._phrases and scores is not None else None
-        if how.is_atomic:
-            choice = choose_atomic(logits, scores, self._sampler, seen)
+        longest = self._longest_phrase(ahead)
+        if self._how.is_atomic:
+            choice = choose_atomic(
+                logits, self._all_phrases(hidden, logits, longest), self._sampler, seen
+            )
         else:
-            choice = choose_unfold(logits, scores, first, how.tolerance, self._sampler, seen)
-        if not how.escape or scores is None or first is None:
+            filtered = self._sampler.filtered(logits, seen)
+            accepted = self._accepted_phrases(hidden, filtered, longest)
+            choice = choose_unfold(logits, filtered, accepted, self._sampler)
+        # At tolerance 0 the text is the LM's own.
+        if not self._how.escape or (not self._how.is_atomic and self._how.tolerance == 0.0):
             return choice
-        return self._escape(choice, scores, first, seen)
+        return self._escape(choice, hidden, logits, longest, seen)
 
-    def _escape(self, choice: Choice, scores: Tensor, first: Tensor, seen: Sequence[int]) -> Choice:
+    def _all_phrases(self, hidden: Floats, logits: Floats, longest: int) -> Scored | None:
+        """Score every phrase, or the short-list of a large vocabulary."""
+        if self._phrases is None:
+            return None
+        if self._phrases.is_large:
+            return self._phrases.short_list(logits, hidden, longest)
+        return self._phrases.scored(hidden, longest)
+
+    def _accepted_phrases(self, hidden: Floats, filtered: Floats, longest: int) -> Scored | None:
+        """Score the phrases whose first token the LM accepts."""
+        if self._phrases is None or self._how.tolerance == 0.0:
+            return None
+        if self._how.tolerance == 1.0:
+            return self._all_phrases(hidden, filtered, longest)
+        tokens = accepted_tokens(filtered, self._how.tolerance)
+        found = self._phrases.beginning_with(tokens, hidden, longest)
+        # Phrases that cannot be chosen must not even lengthen the draw.
+        return found and found.where(found.logits > -math.inf)
+
+    def _escape(
+        self, choice: Choice, hidden: Floats, logits: Floats, longest: int, seen: Sequence[int]
+    ) -> Choice:
         """Lead a text that would go round in circles elsewhere, at the start of a word."""
         size, has_space = self._lm.static_size, self._lm.tokenizer.has_space
-        begun = choice.unit if choice.unit < size else int(first[choice.unit - size])
+        begun = choice.unit
+        if begun >= size and choice.phrases:
+            begun = int(choice.phrases.first[choice.phrases.numbers == begun - size][0])
         if not has_space(begun):
             return choice
         written = [token for token in seen[len(self._prompt) :] if token < size]
         followed = followers(written, self._how.escape)
         if followed[begun] < _TWICE:
             return choice
-        ways = {token for token in set(first.tolist()) if has_space(token)} - followed.keys()
-        return choose_escape(size, scores, first, ways, self._sampler) or choice
+        phrases = self._all_phrases(hidden, logits, longest)
+        if phrases is None:
+            return choice
+        known = numpy.unique(phrases.first).tolist()
+        ways = {token for token in known if has_space(token)} - followed.keys()
+        return choose_escape(size, phrases, ways, self._sampler) or choice
 
     def _is_gone(self, unit: int) -> bool:
         """Whether a phrase was taken out of the vocabulary after it was chosen."""
         number = unit - self._lm.static_size
         return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
 
-    def _guess(self, choice: Choice, hidden: Tensor, logits: Tensor) -> int | None:
+    def _guess(self, token: int, hidden: Floats, logits: Floats) -> int | None:
         """Return the phrase that may show how the text goes on from a chosen token."""
-        token = choice.unit
         if self._phrases is None or token in self._eos:
             return None
         if self._decoding.growth is not None and self._how.tolerance > 0.0:
             # Phrases that come at a guessed token would be missed by the choice there.
             return None
-        scores = choice.phrases
-        if scores is None:
-            scores = self._phrases.scores(hidden, self._longest_phrase())
-        if scores is None:
-            return None
-        first = self._phrases.view.first
-        number = guess(token, logits[token], scores, first, self._how.draft)
+        own = self._phrases.beginning_with(numpy.array([token]), hidden, self._longest_phrase())
+        number = None if own is None else guess(float(logits[token]), own, self._how.draft)
         return None if number is None else len(logits) + number
 
-    def _take_phrase(
-        self, unit: int, scores: Tensor, candidates: tuple[Candidate, ...]
-    ) -> Sequence[Row]:
+    def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> Sequence[Row]:
         assert self._phrases is not None
+        unit = choice.unit
         if not self._how.is_atomic:
             return self._hold(unit, candidates, is_guess=False)
         phrase = self._phrases.vocabulary.phrase(unit)
-        self._emit(phrase.ids, _logprob(scores, unit), phrase, candidates)
+        self._emit(phrase.ids, choice.logprob, phrase, candidates)
         self._phrases.vocabulary.tick([unit])
         self._seen.append(unit)
         if self._how.positions == "token":
             # Its row is one, but it takes the positions of all its base tokens.
             self._context_left -= len(phrase) - 1
-        row = self._phrases.view.inputs[unit - self._lm.static_size]
+        row = self._phrases.input(unit - self._lm.static_size)
         return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
 
     def _hold(self, unit: int, candidates: tuple[Candidate, ...], is_guess: bool) -> Sequence[Row]:
@@ -249,8 +270,8 @@ class Continuation:
         assert self._state is not None
         ids = draft.phrase.ids
         kept, own = self._confirmed(ids, output) if draft.is_guess else self._accepted(ids, output)
-        before = torch.cat([self._state[1][None], output.logits[: kept - 1]])
-        logprob = sum(_logprob(row, token) for row, token in zip(before, ids, strict=False))
+        before = [self._state[1], *output.logits[: kept - 1]]
+        logprob = sum(Choice(*pair).logprob for pair in zip(ids, before, strict=False))
         self._draft = None
         self._state = (output.hidden[kept - 1], output.logits[kept - 1])
         self._emit(ids[:kept], logprob, draft.phrase if kept > 1 else None, draft.candidates)
@@ -259,7 +280,8 @@ class Continuation:
         if own is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
             logits = output.logits[kept - 1]
-            self._emit_token(own, _logprob(logits, own), self._explain(logits))
+            chosen = Choice(own, logits)
+            self._emit_token(own, chosen.logprob, self._explain(chosen))
             self._pending = [own]
         return len(ids) - kept
 
@@ -321,14 +343,10 @@ class Continuation:
             self.stats.count(piece)
         self._released.extend(pieces)
 
-    def _explain(self, scores: Tensor) -> tuple[Candidate, ...]:
+    def _explain(self, choice: Choice) -> tuple[Candidate, ...]:
         if not self._decoding.explain:
             return ()
-        best = torch.softmax(scores, dim=-1).topk(min(_CANDIDATES, len(scores)))
-        return tuple(
-            self._candidate(int(unit), float(share))
-            for unit, share in zip(best.indices, best.values, strict=True)
-        )
+        return tuple(self._candidate(*unit) for unit in choice.best(_CANDIDATES))
 
     def _candidate(self, unit: int, probability: float) -> Candidate:
         if unit < self._lm.static_size:
@@ -336,8 +354,3 @@ class Continuation:
         assert self._phrases is not None
         text = self._phrases.vocabulary.phrase(unit).text
         return Candidate(text, probability, is_phrase=True)
-
-
-def _logprob(scores: Tensor, unit: int) -> float:
-    value = float(scores[unit] - torch.logsumexp(scores, dim=-1))
-    return value if math.isfinite(value) else -math.inf

@@ -4,15 +4,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Unpack
 
-import torch
-
 from univerb.decoding.continuation import Continuation
 from univerb.decoding.engines.base import Output, Row, Session
-from univerb.decoding.engines.torch import TorchSession
+from univerb.decoding.engines.factory import engine_of
 from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.decoding.results import Generation, Piece
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
-from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.phrase_model import PhraseModel
 from univerb.vocabulary import DynamicVocabulary
 
 Vocabularies = DynamicVocabulary | Sequence[DynamicVocabulary | None] | None
@@ -23,7 +21,7 @@ class Decoder:
 
     def __init__(
         self,
-        lm: DynamicLM,
+        lm: PhraseModel,
         prompts: Sequence[str | Sequence[int]],
         vocabularies: Vocabularies,
         decoding: Decoding,
@@ -33,15 +31,20 @@ class Decoder:
         own = vocabulary_each(vocabularies, len(prompts))
         if lm.has_window and len(prompts) > 1:
             raise ModelError(
-                f"{lm.model.name_or_path!r} has sliding windows, which a shared cache would "
+                f"{lm.name!r} has sliding windows, which a shared cache would "
                 "miscount. Use batch(), which takes its prompts one by one."
             )
         self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]
+        engine = engine_of(lm)
         self.sequences = [
-            Continuation(lm, ids, vocabulary, decoding)
+            Continuation(lm, engine, ids, vocabulary, decoding)
             for ids, vocabulary in zip(self._prompts, own, strict=True)
         ]
-        self._session: Session = TorchSession(lm, decoding.resolved(lm.profile).positions)
+        has_phrases = any(v is not None and (len(v) or decoding.growth) for v in own)
+        positions = decoding.resolved(lm.profile).positions
+        self._session: Session = engine.session(
+            positions, has_phrases=has_phrases, reuse=decoding.reuse
+        )
         self._running: list[int] = []
         """Which sequence each row of the session is."""
 
@@ -57,8 +60,6 @@ class Decoder:
         while self._running:
             yield self._timed("decode_seconds", self._advance)
 
-    # The mode is entered per pass: held across a yield it would leak into the caller's code.
-    @torch.inference_mode()
     def _prefill(self) -> list[tuple[int, Piece]]:
         self._running = list(range(len(self.sequences)))
         has_more = min(map(len, self._prompts)) > 1
@@ -72,7 +73,6 @@ class Decoder:
             sequence.start(output)
         return []
 
-    @torch.inference_mode()
     def _advance(self) -> list[tuple[int, Piece]]:
         rows = [self.sequences[index].propose() for index in self._running]
         rows = self._drop_finished(rows)
@@ -109,7 +109,7 @@ class Decoder:
 
 
 def decode_steps(
-    lm: DynamicLM,
+    lm: PhraseModel,
     prompts: Sequence[str | Sequence[int]],
     vocabularies: Vocabularies = None,
     **options: Unpack[Options],
@@ -129,7 +129,7 @@ def decode_steps(
 
 
 def stream(
-    lm: DynamicLM,
+    lm: PhraseModel,
     prompt: str | Sequence[int],
     vocabulary: DynamicVocabulary | None = None,
     **options: Unpack[Options],
@@ -149,7 +149,7 @@ def stream(
 
 
 def generate(
-    lm: DynamicLM,
+    lm: PhraseModel,
     prompt: str | Sequence[int],
     vocabulary: DynamicVocabulary | None = None,
     **options: Unpack[Options],
@@ -169,7 +169,7 @@ def generate(
 
 
 def batch(
-    lm: DynamicLM,
+    lm: PhraseModel,
     prompts: Sequence[str | Sequence[int]],
     vocabularies: Vocabularies = None,
     **options: Unpack[Options],
@@ -253,7 +253,7 @@ def vocabulary_each(given: Vocabularies, count: int) -> list[DynamicVocabulary |
     return each
 
 
-def prompt_ids(lm: DynamicLM, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:
+def prompt_ids(lm: PhraseModel, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:
     """Turn a prompt into token ids that fit the context.
 
     Args:

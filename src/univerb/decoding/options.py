@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     truncate: Literal["left"] | None
     growth: Growth | None
     explain: bool
+    exact: bool | None
+    reuse: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,12 @@ class Decoding:
     """Adds, removes or expires phrases between steps."""
     explain: bool = False
     """Return the best candidates of each choice."""
+    exact: bool | None = None
+    """`atomic`: True scores every phrase, False only a short-list; by default as many as they are.
+    `unfold` and `verify` lose nothing either way."""
+    reuse: bool = True
+    """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
+    faster, and right but for the last bits."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or isinstance(self.ban, str):

@@ -1,30 +1,21 @@
-"""Filters and the final pick, the same over V and over V + P.
-
-The filters are transformers' own, in its order, and the draw consumes the generator as its
-`generate()` does: a seed gives the same text here and there.
-"""
+"""Filters and the final pick in numpy, the same over V and over V + P, in transformers' order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-from transformers import (
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+import numpy
 
-Filter = Callable[[Tensor, Tensor], Tensor]
+from univerb.decoding.engines.base import Floats
+
+Filter = Callable[[Floats, Sequence[int]], Floats]
 
 
 @dataclass(frozen=True)
-class Sampler:
+class NumpySampler:
     """How one sequence turns logits into a choice; holds the sequence's own random state."""
 
     filters: tuple[Filter, ...]
-    generator: torch.Generator | None
+    generator: numpy.random.Generator | None
     """None is greedy."""
     temperature: float = 1.0
     """What the filters divide logits by, for scores that do not go through them."""
@@ -34,22 +25,19 @@ class Sampler:
         """Whether it picks without drawing."""
         return self.generator is None
 
-    def filtered(self, logits: Tensor, seen: Sequence[int]) -> Tensor:
+    def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
-        if not self.filters:
-            return logits
-        ids = torch.tensor([seen], device=logits.device)
-        scores = logits[None]
         for apply in self.filters:
-            scores = apply(ids, scores)
-        return scores[0]
+            logits = apply(logits, seen)
+        return logits
 
-    def pick(self, filtered: Tensor) -> int:
+    def pick(self, filtered: Floats) -> int:
         """Choose an id from filtered logits (N,)."""
         if self.generator is None:
             return int(filtered.argmax())
-        probabilities = torch.softmax(filtered[None], dim=-1)
-        return int(torch.multinomial(probabilities, 1, generator=self.generator))
+        shares = numpy.exp((filtered - filtered.max()).astype(numpy.float64)).cumsum()
+        drawn = self.generator.random() * shares[-1]
+        return int(numpy.searchsorted(shares, drawn, side="right"))
 
 
 def make_sampler(
@@ -58,8 +46,7 @@ def make_sampler(
     top_k: int = 0,
     repetition_penalty: float = 1.0,
     seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> Sampler:
+) -> NumpySampler:
     """Make a sampler.
 
     Args:
@@ -68,21 +55,46 @@ def make_sampler(
         top_k: Keep so many; 0 keeps all.
         repetition_penalty: Above 1 makes ids that were seen less likely.
         seed: Of the sequence's own random state.
-        device: Where the logits are.
 
     Returns:
         A sampler with fresh random state.
     """
     filters: list[Filter] = []
     if repetition_penalty != 1.0:
-        filters.append(RepetitionPenaltyLogitsProcessor(penalty=repetition_penalty))
+        filters.append(lambda logits, seen: _penalised(logits, seen, repetition_penalty))
     if temperature == 0.0:
-        return Sampler(tuple(filters), None)
+        return NumpySampler(tuple(filters), None)
     if temperature != 1.0:
-        filters.append(TemperatureLogitsWarper(temperature))
+        filters.append(lambda logits, seen: logits / numpy.float32(temperature))
     if top_k:
-        filters.append(TopKLogitsWarper(top_k=top_k))
+        filters.append(lambda logits, seen: _best(logits, top_k))
     if top_p < 1.0:
-        filters.append(TopPLogitsWarper(top_p=top_p))
-    generator = torch.Generator(device=device).manual_seed(seed)
-    return Sampler(tuple(filters), generator, temperature)
+        filters.append(lambda logits, seen: _nucleus(logits, top_p))
+    return NumpySampler(tuple(filters), numpy.random.default_rng(seed), temperature)
+
+
+def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:
+    """Push down what was seen: positive logits are divided, negative ones multiplied."""
+    ids = numpy.unique(numpy.asarray(seen, dtype=numpy.int64))
+    changed = logits.copy()
+    own = logits[ids]
+    changed[ids] = numpy.where(own < 0, own * penalty, own / penalty)
+    return changed
+
+
+def _best(logits: Floats, count: int) -> Floats:
+    """Keep the so many best, and what equals the last of them."""
+    count = min(count, len(logits))
+    lowest = numpy.partition(logits, -count)[-count]
+    return numpy.where(logits < lowest, numpy.float32(-numpy.inf), logits)
+
+
+def _nucleus(logits: Floats, mass: float) -> Floats:
+    """Drop the tail that holds at most 1 - mass; the best one always stays."""
+    order = numpy.argsort(logits, kind="stable")
+    shares = numpy.exp((logits[order] - logits[order[-1]]).astype(numpy.float64))
+    is_tail = (shares / shares.sum()).cumsum() <= 1 - mass
+    is_tail[-1] = False
+    kept = logits.copy()
+    kept[order[is_tail]] = -numpy.inf
+    return kept

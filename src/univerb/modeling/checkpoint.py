@@ -8,59 +8,56 @@ univerb.json              versions, settings, the backbone it belongs to, sha256
                           written last, so a folder that has it is complete
 """
 
-import hashlib
-import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
-from univerb._version import __version__
-from univerb.config import EncoderConfig, Profile
+from univerb.config import Profile
 from univerb.errors import CheckpointError
+from univerb.modeling.card import (
+    ADAPTER,
+    BACKBONE,
+    CARD,
+    FORMAT,
+    OWN_TOKENIZER,
+    WEIGHTS,
+    Backbone,
+    Card,
+    backbone_of,
+    check_backbone,
+    check_file,
+    read_card,
+    sha256,
+)
 from univerb.modeling.encoder import PhraseEncoder, shallow_body
 from univerb.modeling.heads import make_heads
 from univerb.tokenizer import Tokenizer
 
-FORMAT = 1
+__all__ = [
+    "ADAPTER",
+    "BACKBONE",
+    "CARD",
+    "FORMAT",
+    "OWN_TOKENIZER",
+    "WEIGHTS",
+    "Backbone",
+    "Card",
+    "adapter_beside",
+    "backbone_of",
+    "describe",
+    "read_card",
+    "read_checkpoint",
+    "write_checkpoint",
+]
+
 # Keys that could make transformers run or download code that the file names.
 _UNSAFE_KEYS = {"auto_map", "attn_implementation", "quantization_config"}
-CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
-ADAPTER, BACKBONE = "adapter", "backbone"
-"""Folders beside an encoder: a LoRA adapter, or a backbone that was trained with it."""
-
-
-class Backbone(BaseModel):
-    """The LM that an encoder belongs to."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    model_type: str
-    hidden_size: int = Field(ge=1, le=1 << 20)
-    static_size: int = Field(ge=1, le=1 << 30)
-    tokenizer: str
-    """Fingerprint of the tokenizer's vocabulary."""
-
-
-class Card(BaseModel):
-    """The content of univerb.json."""
-
-    format: int = Field(ge=1)
-    univerb: str = __version__
-    backbone: Backbone
-    encoder: EncoderConfig
-    profile: Profile
-    body: dict[str, Any] | None = None
-    """The HF config of a body of its own; None for the backbone's first layers."""
-    sha256: dict[str, str]
 
 
 def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
@@ -73,12 +70,6 @@ def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
         static_size=model.get_output_embeddings().weight.shape[0],
         tokenizer=tokenizer.fingerprint(),
     )
-
-
-def backbone_of(folder: Path) -> str:
-    """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
-    name = read_card(folder).backbone.name
-    return str(folder / name) if (folder / name).is_dir() else name
 
 
 def adapter_beside(folder: Path | None, name: str) -> Path:
@@ -135,48 +126,13 @@ def write_checkpoint(
             encoder=encoder.config,
             profile=profile,
             body=body,
-            sha256={name: _sha256(folder / name) for name in names},
+            sha256={name: sha256(folder / name) for name in names},
         )
         _replace(folder / CARD, card.model_dump_json(indent=2) + "\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write the encoder to {str(folder)!r}: {error}. "
             "Give a folder that can be written, with enough space."
-        ) from error
-
-
-def read_card(folder: Path) -> Card:
-    """Read univerb.json.
-
-    Args:
-        folder: The checkpoint's folder.
-
-    Returns:
-        Its content.
-
-    Raises:
-        CheckpointError: If it is missing, damaged, or of a newer format.
-    """
-    try:
-        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
-        ) from error
-    given = raw.get("format") if isinstance(raw, dict) else None
-    if given is not None and given != FORMAT:
-        raise CheckpointError(
-            f"{CARD} in {str(folder)!r} has format {str(given)[:20]}; univerb {__version__} reads "
-            f"{FORMAT}. Upgrade univerb, or get a fresh copy."
-        )
-    try:
-        return Card.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(
-            f"{CARD} in {str(folder)!r} is damaged: {where}: {first['msg']}. "
-            "Save the encoder again, or get a fresh copy."
         ) from error
 
 
@@ -197,9 +153,9 @@ def read_checkpoint(
         CheckpointError: If the checkpoint is damaged or made for another backbone.
     """
     card = read_card(folder)
-    _check_backbone(card.backbone, backbone)
+    check_backbone(card.backbone, backbone)
     for name in [WEIGHTS] if card.body is None else [WEIGHTS, OWN_TOKENIZER]:
-        _check_file(folder / name, card.sha256.get(name, "none"))
+        check_file(folder / name, card.sha256.get(name, "none"))
     body, own = _body(card, folder, model)
     heads = make_heads(
         body.config.get_text_config().hidden_size, backbone.hidden_size, card.encoder
@@ -242,33 +198,6 @@ def _check_fits(config: PretrainedConfig, weights: Path) -> None:
     largest = config.vocab_size * config.hidden_size
     if config.num_hidden_layers > tensors or largest > weights.stat().st_size:
         raise ValueError("its sizes are larger than its weights")
-
-
-def _check_backbone(saved: Backbone, given: Backbone) -> None:
-    for field in ("model_type", "hidden_size", "static_size", "tokenizer"):
-        was, is_now = getattr(saved, field), getattr(given, field)
-        if was != is_now:
-            raise CheckpointError(
-                f"this encoder was made for {saved.name!r} ({field} {was}), not for "
-                f"{given.name!r} ({field} {is_now}). Load it with its own backbone."
-            )
-
-
-def _check_file(path: Path, expected: str) -> None:
-    try:
-        found = _sha256(path)
-    except OSError as error:
-        raise CheckpointError(f"{str(path)!r} cannot be read. Get a fresh copy.") from error
-    if found != expected:
-        raise CheckpointError(
-            f"{str(path)!r} is damaged: its sha256 is {found[:12]}…, not {expected[:12]}…. "
-            "Get a fresh copy."
-        )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,21 +1,17 @@
 """DynamicLM: a causal LM, untouched, with a phrase encoder beside it (paper, section 2)."""
 
 import hashlib
-import threading
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import NamedTuple, Self
 
-import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.config import EncoderConfig, Profile
-from univerb.errors import CheckpointError, PhraseError, PromptError, VocabularyError
+from univerb.errors import CheckpointError
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
@@ -32,10 +28,11 @@ from univerb.modeling.checkpoint import (
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.heads import TiedHead
-from univerb.modeling.table import PhraseTable, TableView
+from univerb.modeling.packed import Packed, can_pack
+from univerb.modeling.packed import stamp as packing_stamp
+from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.table import VectorPair
 from univerb.phrase import Phrase
-from univerb.sources.collection import PhraseItem, collect_phrases
-from univerb.sources.ngrams import PhraseSource
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
 
@@ -44,31 +41,28 @@ UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 proposed, and the tolerance leaves the rest to the LM."""
 
 
-class VectorSource(Protocol):
-    """Somewhere that phrase vectors were put, such as a corpus on disk."""
+class Rows(NamedTuple):
+    """The vectors of a vocabulary where the LM is; row i belongs to phrase id V + i for ever."""
 
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the encoder that made them."""
-        ...
-
-    def check_encoder(self, fingerprint: str) -> None:
-        """Refuse an encoder that did not make the vectors."""
-        ...
-
-    def vectors(
-        self, keys: Sequence[tuple[int, ...]]
-    ) -> tuple[NDArray[numpy.int64], NDArray[Any], NDArray[Any]]:
-        """Return which phrases it has, as places in `keys`, and their two kinds of vectors."""
-        ...
+    version: int
+    inputs: Tensor
+    """(P, d), fed when a phrase is read."""
+    outputs: Tensor
+    """(P, d), scored against the LM's hidden state."""
+    bias: Tensor
+    """(P,), added to the scores; -inf for phrases that are not active."""
+    first: Tensor
+    """(P,), each phrase's first token id."""
 
 
-class DynamicLM:
+class DynamicLM(PhraseModel):
     """A causal LM that can read and write phrases as single vocabulary items.
 
     The model is the user's own object and stays as it is: with no phrases its logits and its
     text are bit for bit what they were.
     """
+
+    engine = "torch"
 
     def __init__(
         self,
@@ -77,27 +71,20 @@ class DynamicLM:
         encoder: PhraseEncoder,
         profile: Profile,
     ) -> None:
-        self.model = model
-        self.hf_tokenizer = hf_tokenizer
-        self.encoder = encoder
-        self.profile = profile
         added = hf_tokenizer.added_tokens_decoder.items()
         special = [token_id for token_id, token in added if token.special]
-        self.tokenizer = Tokenizer(
+        tokenizer = Tokenizer(
             hf_tokenizer.backend_tokenizer, [*hf_tokenizer.all_special_ids, *special]
         )
+        super().__init__(tokenizer, profile, model.name_or_path)
+        self.model = model
+        self._hf_tokenizer = hf_tokenizer
+        self.encoder = encoder
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
-        self._tables: weakref.WeakKeyDictionary[DynamicVocabulary, PhraseTable] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._encoder_stamp = -1
         self._fingerprint: tuple[int, str] | None = None
-        self._sources: list[VectorSource] = []
-        self.name: str = model.name_or_path
-        """What to load it by."""
+        self._packed: Packed | None = None
         self.adapter: Path | None = None
         """Where the adapter that was added to the model lies."""
-        self._lock = threading.Lock()
 
     @classmethod
     def wrap(
@@ -220,68 +207,47 @@ class DynamicLM:
         return bool(getattr(config, "sliding_window", None) and uses_it)
 
     @property
+    def hf_tokenizer(self) -> HFTokenizer:
+        """The LM's tokenizer as transformers has it."""
+        return self._hf_tokenizer
+
+    @property
     def is_trained(self) -> bool:
         """Whether the encoder has been trained at all."""
         return self.encoder.config.trained_steps > 0
 
-    def vocabulary(
-        self,
-        items: Iterable[PhraseItem] = (),
-        *,
-        source: PhraseSource | None = None,
-        max_phrases: int | None = None,
-    ) -> DynamicVocabulary:
-        """Make a vocabulary of phrases from documents, phrase texts and phrases.
-
-        Args:
-            items: What to take phrases from.
-            source: How to find the phrases of a document; all 2-8-token n-grams by default.
-            max_phrases: Keep at most so many, most often found first.
-
-        Returns:
-            A vocabulary for this LM. Its phrases are encoded when it is first used.
-        """
-        phrases = collect_phrases(items, self.tokenizer, source, max_phrases)
-        for phrase in phrases:
-            if len(phrase) >= self.context_size:
-                raise PhraseError(
-                    f"phrase {phrase.text[:40]!r}… has {len(phrase)} tokens; the context of the "
-                    f"LM has {self.context_size}. Cut it into shorter phrases."
-                )
-        return DynamicVocabulary(self.static_size, phrases)
-
-    def rows(self, vocabulary: DynamicVocabulary) -> TableView | None:
-        """Return the vectors of a vocabulary as it is now.
+    def rows(self, vocabulary: DynamicVocabulary) -> Rows | None:
+        """Return the vectors of a vocabulary as it is now, as tensors, in the order of its ids.
 
         Args:
             vocabulary: Made for this LM. Its phrases are encoded once and kept as long as it lives.
 
         Returns:
             Its rows, or None if it never had a phrase.
-
-        Raises:
-            VocabularyError: If it was made for another LM.
         """
-        if vocabulary.static_size != self.static_size:
-            raise VocabularyError(
-                f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
-                f"{self.static_size}. Make it with lm.vocabulary(...)."
-            )
-        with self._lock:
-            stamp = self._stamp()
-            if stamp != self._encoder_stamp:
-                self._tables.clear()
-                self._encoder_stamp = stamp
-            if vocabulary not in self._tables:
-                self._tables[vocabulary] = PhraseTable(
-                    self.encode,
-                    bias=lambda: float(self.encoder.heads.bias),
-                    count_correction=self.encoder.config.count_correction,
-                )
-            table = self._tables[vocabulary]
-        return table.sync(vocabulary)
+        view = self.table(vocabulary)
+        if view is None:
+            return None
+        if not view.is_plain:
+            view = view.in_order()
+        like = self.embeddings.output_weight
+        inputs, outputs = (torch.from_numpy(side).to(like) for side in (view.inputs, view.outputs))
+        bias = torch.from_numpy(view.bias).to(like)
+        return Rows(
+            view.version, inputs, outputs, bias, torch.from_numpy(view.first).to(like.device)
+        )
 
-    def _stamp(self) -> int:
+    def packed(self) -> Packed | None:
+        """Return the model laid out for passes over a few rows, or None where that cannot be."""
+        with self._lock:
+            if self._packed is None or self._packed.stamp != packing_stamp(self.model):
+                with torch.inference_mode(mode=False), torch.no_grad():
+                    usable = can_pack(self.model)
+                    self._packed = Packed(self.model, self.embeddings.output) if usable else None
+            return self._packed
+
+    def stamp(self) -> int:
+        """Return a number that rises when the encoder or the LM's rows are changed."""
         # Training changes parameters in place and counts it: rows of older ones are stale.
         rows = (self.embeddings.input.weight, self.embeddings.output_weight)
         own = (*self.encoder.parameters(), *self.encoder.buffers())
@@ -299,7 +265,7 @@ class DynamicLM:
 
     def fingerprint(self) -> str:
         """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
-        stamp = self._stamp()
+        stamp = self.stamp()
         if self._fingerprint is None or self._fingerprint[0] != stamp:
             content = hashlib.sha256(self.encoder.config.model_dump_json().encode())
             rows = {"input": self.embeddings.input.weight, "output": self.embeddings.output_weight}
@@ -311,19 +277,14 @@ class DynamicLM:
             self._fingerprint = stamp, content.hexdigest()[:32]
         return self._fingerprint[1]
 
-    def attach(self, source: VectorSource) -> None:
-        """Take phrase vectors from a source instead of encoding what it has.
+    def phrase_bias(self) -> float:
+        """Return what the encoder adds to the score of every phrase."""
+        return float(self.encoder.heads.bias.detach())
 
-        Args:
-            source: A corpus, for example. It is used as long as the encoder is the one that made
-                its vectors.
-
-        Raises:
-            StoreError: If another encoder made them.
-        """
-        source.check_encoder(self.fingerprint())
-        if source not in self._sources:
-            self._sources.append(source)
+    @property
+    def has_count_correction(self) -> bool:
+        """Whether phrases that begin alike share what their first token gives them."""
+        return self.encoder.config.count_correction
 
     def encode(self, phrases: Sequence[Phrase]) -> Vectors:
         """Return input and output vectors of phrases, in order, from a source where one has them.
@@ -334,27 +295,19 @@ class DynamicLM:
         Returns:
             Their vectors.
         """
-        sources = [s for s in self._sources if s.fingerprint == self.fingerprint()]
-        if not sources or not phrases:
-            return self.encoder.encode(phrases, self.embeddings)
+        found = self.vectors(phrases)
         like = self.embeddings.output_weight
-        inputs = like.new_empty(len(phrases), self.width)
-        outputs = inputs if self.is_tied else torch.empty_like(inputs)
-        missing = numpy.arange(len(phrases))
-        for source in sources:
-            places, *found = source.vectors([phrases[i].ids for i in missing.tolist()])
-            sides = [torch.from_numpy(rows).to(like) for rows in found]
-            if len(places) == len(phrases):
-                # All of them: no copy.
-                return Vectors(sides[0], sides[0] if self.is_tied else sides[1])
-            for side, rows in zip((inputs, outputs), sides, strict=True):
-                side[missing[places]] = rows
-            missing = numpy.delete(missing, places)
-        if missing.size:
-            rest = self.encoder.encode([phrases[i] for i in missing.tolist()], self.embeddings)
-            inputs[missing] = rest.inputs
-            outputs[missing] = rest.outputs
-        return Vectors(inputs, outputs)
+        outputs = torch.from_numpy(found.outputs).to(like)
+        return Vectors(
+            outputs if self.is_tied else torch.from_numpy(found.inputs).to(like), outputs
+        )
+
+    def encode_fresh(self, phrases: Sequence[Phrase]) -> VectorPair:
+        """Encode phrases that nobody has the vectors of."""
+        with torch.inference_mode(mode=False), torch.no_grad():
+            made = self.encoder.encode(phrases, self.embeddings)
+        outputs = made.outputs.float().cpu().numpy()
+        return VectorPair(outputs if self.is_tied else made.inputs.float().cpu().numpy(), outputs)
 
     def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
         """Score every position against V' = V + P.
@@ -377,23 +330,3 @@ class DynamicLM:
         return torch.cat(
             [self.embeddings.output(hidden), hidden @ view.outputs.T + view.bias], dim=-1
         )
-
-    def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
-        """Return a user's message in the model's chat template, as ids ready to be continued.
-
-        Args:
-            message: What the user says.
-            system: What the model is told first; the template's own default if None.
-
-        Returns:
-            The prompt's token ids: as text the template's special tokens would be added twice.
-
-        Raises:
-            PromptError: If the tokenizer has no chat template.
-        """
-        if not self.hf_tokenizer.chat_template:
-            raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")
-        turns = [{"role": "system", "content": system}] if system else []
-        turns.append({"role": "user", "content": message})
-        encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
-        return list(encoded["input_ids"])

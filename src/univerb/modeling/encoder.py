@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
+import numpy
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -19,8 +20,8 @@ from univerb.modeling.heads import Heads, TiedHead, make_heads
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
-# Tokens per encoder pass: enough to keep a CPU's matrix units busy, little memory.
-_PASS_TOKENS = 4096
+# Tokens per encoder pass: enough to keep a CPU's matrix units busy, few enough for its caches.
+_PASS_TOKENS = 1024
 
 Key = tuple[int, ...]
 
@@ -217,18 +218,22 @@ class PhraseEncoder(nn.Module):
     def _gather(self, layout: Plan, embeddings: Embeddings) -> Tensor:
         """Return the state at each key's last token, (P, d_e)."""
         device = self.body.device
-        wanted: dict[int, list[int]] = defaultdict(list)
-        for key, row in enumerate(layout.row):
-            wanted[row].append(key)
         size = self.body.config.get_text_config().hidden_size
         result = torch.empty(len(layout.row), size, device=device, dtype=self.body.dtype)
-        for rows in _passes(layout.windows):
+        passes = list(_passes(layout.windows))
+        # Windows are numbered in the order of the passes: the keys of a pass then lie together.
+        number = numpy.empty(len(layout.windows), numpy.int64)
+        number[[row for rows in passes for row in rows]] = numpy.arange(len(number))
+        window = number[layout.row]
+        order = numpy.argsort(window, kind="stable")
+        window, column = window[order], numpy.array(layout.column, numpy.int64)[order]
+        begin = 0
+        for rows in passes:
             windows = torch.tensor([layout.windows[row] for row in rows], device=device)
             states = self.hidden_states(windows, embeddings)
-            keys = [key for row in rows for key in wanted[row]]
-            local = [place for place, row in enumerate(rows) for _ in wanted[row]]
-            columns = [layout.column[key] for key in keys]
-            result[keys] = states[local, columns]
+            own = slice(*numpy.searchsorted(window, [begin, begin + len(rows)]))
+            result[order[own]] = states[window[own] - begin, column[own]]
+            begin += len(rows)
         return result
 
 

@@ -13,18 +13,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.table import TableView
+from univerb.modeling.dynamic import DynamicLM, Rows
 from univerb.vocabulary import DynamicVocabulary
 
-Rows = Callable[[], TableView | None]
+Current = Callable[[], Rows | None]
 """Gives the vocabulary's vectors as they are now."""
 
 
 class DynamicEmbedding(nn.Module):
     """Looks ids up in the LM's input matrix, or in the phrase table from |V| on."""
 
-    def __init__(self, static: nn.Module, rows: Rows, static_size: int) -> None:
+    def __init__(self, static: nn.Module, rows: Current, static_size: int) -> None:
         super().__init__()
         self.static = static
         self.static_size = static_size
@@ -43,7 +42,7 @@ class DynamicEmbedding(nn.Module):
 class DynamicHead(nn.Module):
     """Appends the phrases' logits to the LM's own."""
 
-    def __init__(self, static: nn.Module, rows: Rows) -> None:
+    def __init__(self, static: nn.Module, rows: Current) -> None:
         super().__init__()
         self.static = static
         self._rows = rows

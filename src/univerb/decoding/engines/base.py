@@ -1,15 +1,27 @@
-"""The protocol between the decode loop and whatever computes."""
+"""The protocol between the decode loop and whatever computes.
+
+What passes between them lies in host memory as numpy arrays: a choice needs a few numbers of each
+row, and an engine that has no torch must not bring it in.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
+import numpy
+from numpy.typing import NDArray
+
+from univerb.config import Positions
+from univerb.decoding.options import Decoding
+from univerb.modeling.table import TableView
+
+Floats = NDArray[numpy.float32]
+Ints = NDArray[numpy.int64]
 
 
 class PhraseRow(NamedTuple):
     """A phrase fed as one vector."""
 
-    vector: Tensor
+    vector: Floats
     """(d,)"""
     length: int
     """How many base tokens it stands for."""
@@ -22,10 +34,10 @@ Row = int | PhraseRow
 class Output(NamedTuple):
     """What a sequence's rows gave, one entry per row."""
 
-    hidden: Tensor
+    hidden: Floats
     """(r, d), after the final norm: what the output layer sees."""
-    logits: Tensor
-    """(r, V), float32."""
+    logits: Floats
+    """(r, V)"""
 
 
 class Session(Protocol):
@@ -45,4 +57,63 @@ class Session(Protocol):
 
     def select(self, indices: Sequence[int]) -> None:
         """Keep these sequences in this order; naming one twice forks it."""
+        ...
+
+
+class PhraseRows(Protocol):
+    """The output vectors of a phrase table, as an engine multiplies them."""
+
+    def follow(self, view: TableView) -> None:
+        """Take in a view of the table."""
+        ...
+
+    def products(self, hidden: Floats, rows: Ints | slice) -> Floats:
+        """Multiply rows with a state (d,); half-precision rows roughly, single ones exactly."""
+        ...
+
+    def exact(self, hidden: Floats, rows: Ints) -> Floats:
+        """Multiply a few rows with a state (d,) in single precision."""
+        ...
+
+    @property
+    def short_list_from(self) -> int:
+        """From how many phrases on a short-list is worth what it may miss."""
+        ...
+
+
+class Sampler(Protocol):
+    """How one sequence turns logits into a choice; holds the sequence's own random state."""
+
+    @property
+    def temperature(self) -> float:
+        """What the filters divide logits by, for scores that do not go through them."""
+        ...
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it picks without drawing."""
+        ...
+
+    def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
+        """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
+        ...
+
+    def pick(self, filtered: Floats) -> int:
+        """Choose an id from filtered logits (N,)."""
+        ...
+
+
+class Engine(Protocol):
+    """What computes for an LM."""
+
+    def session(self, positions: Positions, *, has_phrases: bool, reuse: bool) -> Session:
+        """Begin with a batch of sequences; without phrases nobody looks at their states."""
+        ...
+
+    def sampler(self, decoding: Decoding) -> Sampler:
+        """Make a sampler for one sequence."""
+        ...
+
+    def phrase_rows(self) -> PhraseRows:
+        """Make what multiplies the rows of one sequence's phrases."""
         ...

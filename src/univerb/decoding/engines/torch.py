@@ -3,53 +3,109 @@
 A batch shares one cache. Sequences that read fewer rows than others, or take rows back, leave
 masked slots behind; slots that are masked for all are cropped. A single sequence never needs a
 mask, so its computation is exactly that of the bare model.
+
+Where there are phrases, two things make a difference of some last bits: passes over a few rows use
+weights that were laid out for them (`Packed`), and what the last prompts had in common with this
+one is not read again (`Prefixes`). Without phrases every bit is the bare model's.
 """
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
+import numpy
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
 from univerb.config import Positions
-from univerb.decoding.engines.base import Output, PhraseRow, Row
+from univerb.decoding.engines.base import Floats, Output, PhraseRow, Row
+from univerb.decoding.engines.prefixes import Prefixes
+from univerb.decoding.engines.torch_rows import TorchRows
+from univerb.decoding.engines.torch_sampling import TorchSampler, make_sampler
+from univerb.decoding.options import Decoding
 from univerb.modeling.dynamic import DynamicLM
+
+_MOST = 64
+"""Rows of a pass for which the packed model is used, at most."""
+_prefixes: WeakKeyDictionary[DynamicLM, Prefixes] = WeakKeyDictionary()
+"""What the last prompts of each LM left."""
+
+
+class TorchEngine:
+    """Computes with torch for a `DynamicLM`."""
+
+    def __init__(self, lm: DynamicLM) -> None:
+        self._lm = lm
+
+    def session(self, positions: Positions, *, has_phrases: bool, reuse: bool) -> "TorchSession":
+        """Begin with a batch of sequences."""
+        return TorchSession(self._lm, positions, has_phrases=has_phrases, reuse=reuse)
+
+    def sampler(self, decoding: Decoding) -> TorchSampler:
+        """Make a sampler for one sequence."""
+        return make_sampler(
+            decoding.temperature,
+            decoding.top_p,
+            decoding.top_k,
+            decoding.repetition_penalty,
+            decoding.seed,
+            self._lm.model.device,
+        )
+
+    def phrase_rows(self) -> TorchRows:
+        """Make what multiplies the rows of one sequence's phrases."""
+        return TorchRows(self._lm.model.device)
 
 
 class TorchSession:
     """A batch of sequences over one KV cache."""
 
-    def __init__(self, lm: DynamicLM, positions: Positions = "unit") -> None:
+    def __init__(
+        self,
+        lm: DynamicLM,
+        positions: Positions = "unit",
+        *,
+        has_phrases: bool = False,
+        reuse: bool = False,
+    ) -> None:
         self._lm = lm
+        self._packed = lm.packed() if has_phrases else None
+        can_share = has_phrases and reuse and not lm.has_window
+        self._prefixes = _prefixes.setdefault(lm, Prefixes()) if can_share else None
         self._by_token = positions == "token"
         self._cache = DynamicCache()
-        self._mask = torch.zeros(0, 0, dtype=torch.bool)
+        self._mask = numpy.zeros((0, 0), dtype=bool)
         """(B, slots): which slots of the cache hold a row that counts."""
         self._next: list[int] = []
         """The position of each sequence's next row."""
 
+    @torch.inference_mode()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Output]:
         """Read the prompts; returns the last row of each."""
+        known = 0
+        if len(prompts) == 1 and self._prefixes is not None:
+            known, self._cache = self._prefixes.find(self._lm.model, prompts[0])
         longest = max(map(len, prompts))
-        device = self._lm.model.device
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-        self._mask = torch.zeros(len(prompts), longest, dtype=torch.bool, device=device)
+        ids = numpy.zeros((len(prompts), longest), dtype=numpy.int64)
+        self._mask = numpy.zeros((len(prompts), longest), dtype=bool)
         for row, prompt in enumerate(prompts):
             # Padded on the left, so that the last column is the last token of all.
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
+            ids[row, longest - len(prompt) :] = prompt
             self._mask[row, longest - len(prompt) :] = True
         self._next = [len(prompt) for prompt in prompts]
-        positions = (self._mask.long().cumsum(dim=1) - 1).clamp_min(0)
-        hidden = self._forward(self._lm.embeddings.input(ids), positions)[:, -1:]
-        logits = self._lm.embeddings.output(hidden).float()
-        return [Output(h, z) for h, z in zip(hidden, logits, strict=True)]
+        positions = (self._mask.cumsum(axis=1) - 1).clip(min=0)
+        vectors = self._lm.embeddings.input(self._sent(ids[:, known:]))
+        outputs = self._forward(vectors, positions[:, known:], only_last=True)
+        if len(prompts) == 1 and self._prefixes is not None:
+            self._prefixes.keep(self._lm.model, prompts[0], self._cache)
+        return [Output(hidden, logits) for hidden, logits in zip(*outputs, strict=True)]
 
+    @torch.inference_mode()
     def step(self, rows: Sequence[Sequence[Row]]) -> list[Output]:
         """Read further rows of every sequence in one pass."""
         width = max(map(len, rows))
-        device = self._lm.model.device
-        positions = torch.zeros(len(rows), width, dtype=torch.long, device=device)
-        fresh = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
+        positions = numpy.zeros((len(rows), width), dtype=numpy.int64)
+        fresh = numpy.zeros((len(rows), width), dtype=bool)
         for index, own in enumerate(rows):
             fresh[index, : len(own)] = True
             for column, row in enumerate(own):
@@ -58,53 +114,63 @@ class TorchSession:
                     at += row.length - 1
                 positions[index, column] = at
                 self._next[index] = at + 1
-        self._mask = torch.cat([self._mask, fresh], dim=1)
-        hidden = self._forward(self._embed(rows, width), positions)
-        logits = self._lm.embeddings.output(hidden).float()
+        self._mask = numpy.concatenate([self._mask, fresh], axis=1)
+        hidden, logits = self._forward(self._embed(rows, width), positions)
         return [Output(hidden[i, : len(r)], logits[i, : len(r)]) for i, r in enumerate(rows)]
 
     def rewind(self, counts: Sequence[int]) -> None:
         """Forget the last rows of each sequence."""
         for index, count in enumerate(counts):
             if count:
-                used = self._mask[index].nonzero()[-count:, 0]
+                used = numpy.flatnonzero(self._mask[index])[-count:]
                 self._mask[index, used] = False
                 self._next[index] -= count
-        empty = self._mask.flip(1).any(dim=0).long().cumsum(dim=0).eq(0).sum()
-        if spare := int(empty):
+        used = numpy.flatnonzero(self._mask.any(axis=0))
+        if spare := self._mask.shape[1] - (int(used[-1]) + 1 if used.size else 0):
             self._mask = self._mask[:, :-spare]
             forget(self._cache, spare)
 
     def select(self, indices: Sequence[int]) -> None:
         """Keep these sequences in this order; naming one twice forks it."""
-        chosen = torch.tensor(indices, device=self._mask.device)
-        self._cache.batch_select_indices(chosen)
-        self._mask = self._mask[chosen]
+        self._cache.batch_select_indices(self._sent(numpy.array(indices)))
+        self._mask = self._mask[list(indices)]
         self._next = [self._next[index] for index in indices]
+
+    def _sent(self, numbers: numpy.ndarray) -> Tensor:
+        return torch.from_numpy(numbers).to(self._lm.model.device)
 
     def _embed(self, rows: Sequence[Sequence[Row]], width: int) -> Tensor:
         """Return the rows as vectors, (B, width, d)."""
-        ids = [
-            [row if isinstance(row, int) else 0 for row in own] + [0] * (width - len(own))
-            for own in rows
-        ]
-        vectors: Tensor = self._lm.embeddings.input(torch.tensor(ids, device=self._lm.model.device))
+        ids = numpy.zeros((len(rows), width), dtype=numpy.int64)
+        for index, own in enumerate(rows):
+            ids[index, : len(own)] = [row if isinstance(row, int) else 0 for row in own]
+        vectors: Tensor = self._lm.embeddings.input(self._sent(ids))
         for index, own in enumerate(rows):
             for column, row in enumerate(own):
                 if isinstance(row, PhraseRow):
-                    vectors[index, column] = row.vector
+                    vectors[index, column] = torch.from_numpy(row.vector).to(vectors)
         return vectors
 
-    def _forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        mask = None if bool(self._mask.all()) else self._mask.long()
-        hidden: Tensor = self._lm.model.base_model(
+    def _forward(
+        self, vectors: Tensor, positions: numpy.ndarray, *, only_last: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones."""
+        rows = vectors.shape[0] * vectors.shape[1]
+        # One thread multiplies a single row fastest as torch does.
+        least = 1 if torch.get_num_threads() > 1 else 2
+        packed = self._packed if least <= rows <= _MOST else None
+        body = packed.body if packed else self._lm.model.base_model
+        hidden: Tensor = body(
             inputs_embeds=vectors,
             past_key_values=self._cache,
-            attention_mask=mask,
-            position_ids=positions,
+            attention_mask=None if self._mask.all() else self._sent(self._mask.astype(int)),
+            position_ids=self._sent(positions),
             use_cache=True,
         ).last_hidden_state
-        return hidden
+        hidden = hidden[:, -1:] if only_last else hidden
+        output = packed.output if packed else self._lm.embeddings.output
+        logits = output(hidden)
+        return hidden.float().cpu().numpy(), logits.float().cpu().numpy()
 
 
 def forget(cache: Cache, count: int) -> None:

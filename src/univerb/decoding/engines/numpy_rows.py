@@ -1,0 +1,40 @@
+"""The output vectors of phrases, multiplied with numpy."""
+
+import numpy
+
+from univerb.decoding.engines.base import Floats, Ints
+from univerb.modeling.table import TableView
+
+
+class NumpyRows:
+    """The rows of one sequence's phrases, in single precision.
+
+    numpy multiplies half-precision rows a hundred times slower than single ones, so rows are
+    widened when they are first looked at. Most never are: a choice looks at a few first tokens.
+    """
+
+    short_list_from = 1024
+    """A step of llama.cpp takes a few milliseconds: so would the products of some thousand rows."""
+
+    def __init__(self) -> None:
+        self._given = self._wide = numpy.empty((0, 0), numpy.float32)
+        self._is_wide = numpy.empty(0, bool)
+
+    def follow(self, view: TableView) -> None:
+        """Take in a view of the table."""
+        self._given = self._wide = view.outputs
+        if view.outputs.dtype != numpy.float32:
+            self._wide = numpy.empty(view.outputs.shape, numpy.float32)
+            self._is_wide = numpy.zeros(len(view.outputs), bool)
+
+    def products(self, hidden: Floats, rows: Ints | slice) -> Floats:
+        """Multiply rows with a state (d,)."""
+        if self._wide is not self._given and not self._is_wide[rows].all():
+            self._wide[rows] = self._given[rows]
+            self._is_wide[rows] = True
+        result: Floats = self._wide[rows] @ hidden
+        return result
+
+    def exact(self, hidden: Floats, rows: Ints) -> Floats:
+        """Multiply a few rows with a state (d,): `products` is exact already."""
+        return self.products(hidden, rows)

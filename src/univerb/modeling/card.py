@@ -1,0 +1,117 @@
+"""The card of an encoder on disk, univerb.json: what it is and which backbone it belongs to.
+
+Read without torch, so that an engine that has none can match an encoder with its LM.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from univerb._version import __version__
+from univerb.config import EncoderConfig, Profile
+from univerb.errors import CheckpointError
+
+FORMAT = 1
+CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
+ADAPTER, BACKBONE = "adapter", "backbone"
+"""Folders beside an encoder: a LoRA adapter, or a backbone that was trained with it."""
+
+
+class Backbone(BaseModel):
+    """The LM that an encoder belongs to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    model_type: str
+    hidden_size: int = Field(ge=1, le=1 << 20)
+    static_size: int = Field(ge=1, le=1 << 30)
+    tokenizer: str
+    """Fingerprint of the tokenizer's vocabulary."""
+
+
+class Card(BaseModel):
+    """The content of univerb.json."""
+
+    format: int = Field(ge=1)
+    univerb: str = __version__
+    backbone: Backbone
+    encoder: EncoderConfig
+    profile: Profile
+    body: dict[str, Any] | None = None
+    """The HF config of a body of its own; None for the backbone's first layers."""
+    sha256: dict[str, str]
+
+
+def backbone_of(folder: Path) -> str:
+    """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
+    name = read_card(folder).backbone.name
+    return str(folder / name) if (folder / name).is_dir() else name
+
+
+def read_card(folder: Path) -> Card:
+    """Read univerb.json.
+
+    Args:
+        folder: The checkpoint's folder.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: If it is missing, damaged, or of a newer format.
+    """
+    try:
+        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
+        ) from error
+    given = raw.get("format") if isinstance(raw, dict) else None
+    if given is not None and given != FORMAT:
+        raise CheckpointError(
+            f"{CARD} in {str(folder)!r} has format {str(given)[:20]}; univerb {__version__} reads "
+            f"{FORMAT}. Upgrade univerb, or get a fresh copy."
+        )
+    try:
+        return Card.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(
+            f"{CARD} in {str(folder)!r} is damaged: {where}: {first['msg']}. "
+            "Save the encoder again, or get a fresh copy."
+        ) from error
+
+
+def check_backbone(saved: Backbone, given: Backbone) -> None:
+    """Refuse a backbone that an encoder was not made for."""
+    for field in ("model_type", "hidden_size", "static_size", "tokenizer"):
+        was, is_now = getattr(saved, field), getattr(given, field)
+        if was != is_now:
+            raise CheckpointError(
+                f"this encoder was made for {saved.name!r} ({field} {was}), not for "
+                f"{given.name!r} ({field} {is_now}). Load it with its own backbone."
+            )
+
+
+def check_file(path: Path, expected: str) -> None:
+    """Refuse a file that is not the one that a card names."""
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} cannot be read. Get a fresh copy.") from error
+    if found != expected:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged: its sha256 is {found[:12]}…, not {expected[:12]}…. "
+            "Get a fresh copy."
+        )
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

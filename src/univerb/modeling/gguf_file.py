@@ -1,0 +1,191 @@
+"""What we need of a GGUF file: its settings, its token list, and rows of its matrices.
+
+The file is not trusted: every size in it is checked against the file before it is used, and before
+llama.cpp gets to see it. The gguf package's own reader makes an object of each of a hundred
+thousand strings, which takes a second; here strings are stepped over.
+"""
+
+import mmap
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.errors import MissingExtra, ModelError, ModelMissing
+
+_FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
+_LENGTH = struct.Struct("<Q")
+_STRING, _ARRAY = 8, 9
+_MOST_ENTRIES = 1 << 16
+"""Of settings or tensors; the largest models have some thousands."""
+_MOST_ALIGNMENT = 1 << 16
+
+Value = int | float | bool | str
+
+
+class Stretch(NamedTuple):
+    """A list of settings that is left in the file until it is asked for."""
+
+    kind: int
+    length: int
+    offset: int
+
+
+class Matrix(NamedTuple):
+    """A tensor of rows, and where its bytes are."""
+
+    rows: int
+    width: int
+    kind: int
+    """As GGML numbers its types."""
+    offset: int
+    row_bytes: int
+
+
+class GgufFile:
+    """A GGUF file, read from the disk only where it is looked at."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise ModelMissing(
+                f"there is no file {str(path)!r}. Give a GGUF file, or leave it out for the "
+                "default model (univerb setup)."
+            )
+        self.path = path
+        self._at = 0
+        self.settings: dict[str, Value | Stretch] = {}
+        self.matrices: dict[str, Matrix] = {}
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._read()
+        except (ValueError, KeyError, OSError, struct.error) as error:
+            reason = str(error) or type(error).__name__
+            raise ModelError(
+                f"{str(path)!r} is no complete GGUF file: {reason[:120]}. Get a fresh copy; the "
+                "default model's comes with: univerb setup --force"
+            ) from error
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number of the settings, or None if there is none."""
+        value = self.settings.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def strings(self, name: str) -> list[bytes]:
+        """Return a list of strings of the settings; an empty one if there is none."""
+        found = self.settings.get(name)
+        if not isinstance(found, Stretch) or found.kind != _STRING:
+            return []
+        self._at = found.offset
+        return [self._string() for _ in range(found.length)]
+
+    def rows(self, name: str, numbers: Sequence[int] | slice) -> NDArray[numpy.float32]:
+        """Return rows of a matrix in single precision.
+
+        Args:
+            name: The tensor's name.
+            numbers: Which rows; ids that are in range.
+
+        Returns:
+            The rows (n, width), exactly the numbers that the quantised ones stand for.
+
+        Raises:
+            MissingExtra: If the gguf package is not installed.
+        """
+        try:
+            from gguf import GGMLQuantizationType
+            from gguf.quants import dequantize
+        except ImportError:
+            raise MissingExtra("gguf", "llamacpp") from None
+        matrix = self.matrices[name]
+        size = matrix.rows * matrix.row_bytes
+        whole = numpy.frombuffer(self._bytes, numpy.uint8, size, matrix.offset)
+        packed = whole.reshape(matrix.rows, matrix.row_bytes)
+        # A copy: types that need no widening would be views of the file.
+        plain = numpy.array(packed[numbers if isinstance(numbers, slice) else list(numbers)])
+        return dequantize(plain, GGMLQuantizationType(matrix.kind))
+
+    def _read(self) -> None:
+        magic, version = self._unpack("4sI")
+        if magic != b"GGUF" or version not in (2, 3):
+            raise ValueError(f"it begins with {magic!r}, version {version}")
+        tensors, settings = self._unpack("QQ")
+        if max(tensors, settings) > _MOST_ENTRIES:
+            raise ValueError(f"it claims {tensors} tensors and {settings} settings")
+        for _ in range(settings):
+            name = self._string().decode()
+            (kind,) = self._unpack("I")
+            self.settings[name] = self._list() if kind == _ARRAY else self._value(kind)
+        found = [self._tensor() for _ in range(tensors)]
+        alignment = self.number("general.alignment") or 32
+        if not 1 <= alignment <= _MOST_ALIGNMENT:
+            raise ValueError(f"its alignment is {alignment}")
+        begin = -(-self._at // alignment) * alignment
+        for name, shape, kind, offset in found:
+            self._place(name, shape, kind, begin + offset)
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._string().decode()
+        (dimensions,) = self._unpack("I")
+        if dimensions > 4:
+            raise ValueError(f"{name} has {dimensions} dimensions")
+        shape = self._unpack(f"{dimensions}Q")
+        kind, offset = self._unpack("IQ")
+        return name, shape, kind, offset
+
+    def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
+        """Check that a tensor lies inside the file, and keep it if it is a matrix."""
+        try:
+            from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        except ImportError:
+            raise MissingExtra("gguf", "llamacpp") from None
+        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        width = shape[0] if shape else 1
+        rows = 1
+        for side in shape[1:]:
+            rows *= side
+        row_bytes = width // block * block_bytes
+        if width % block or min(shape, default=1) < 1:
+            raise ValueError(f"{name} has the shape {shape}")
+        if offset + rows * row_bytes > len(self._bytes):
+            raise ValueError(f"{name} ends behind the end of the file")
+        if len(shape) == 2:
+            self.matrices[name] = Matrix(rows, width, kind, offset, row_bytes)
+
+    def _value(self, kind: int) -> Value:
+        if kind == _STRING:
+            return self._string().decode(errors="replace")
+        value: Value = self._unpack(_FORMATS[kind])[0]
+        return value
+
+    def _list(self) -> Stretch:
+        kind, count = self._unpack("IQ")
+        found = Stretch(kind, count, self._at)
+        # The least that an entry takes; a string's own length is checked when it is passed.
+        least = 8 if kind == _STRING else struct.calcsize(_FORMATS[kind])
+        if count * least > len(self._bytes) - self._at:
+            raise ValueError(f"a list of {count} entries ends behind the end of the file")
+        if kind == _STRING:
+            for _ in range(count):
+                self._string()
+        else:
+            self._at += count * least
+        return found
+
+    def _string(self) -> bytes:
+        (length,) = _LENGTH.unpack_from(self._bytes, self._at)
+        self._at += 8
+        end = self._at + int(length)
+        if end > len(self._bytes):
+            raise ValueError("a text ends behind the end of the file")
+        content = self._bytes[self._at : end]
+        self._at = end
+        return content
+
+    def _unpack(self, form: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(f"<{form}", self._bytes, self._at)
+        self._at += struct.calcsize(f"<{form}")
+        return values

@@ -1,0 +1,341 @@
+"""llama.cpp through its C interface: a model, contexts over it, rows in, states and logits out.
+
+A context is a KV cache with the buffers to compute on it. Making one takes 10 ms to 1 s, by its
+size, so contexts are lent out and taken back.
+"""
+
+import ctypes
+import functools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.errors import MissingExtra, ModelError, OptionError
+
+Floats = NDArray[numpy.float32]
+_Find = Callable[[int, int], ctypes.Array[ctypes.c_float]]
+
+PASS_ROWS = 256
+"""What llama.cpp reads in one pass, at most."""
+_LEAST_CELLS = 2048
+_IDLE = 2
+"""So many contexts that nobody uses are kept."""
+_ERROR = 4
+"""How llama.cpp ranks a line of its log that tells of an error."""
+_log: deque[str] = deque(maxlen=4)
+"""The last such lines; nothing is printed."""
+_listeners: list[object] = []
+"""llama.cpp calls them as long as the process lives."""
+_SHARED_SCALE = {2, 3, 6, 7, 8, 20, 39}
+"""GGML's types with blocks of 32: states are rounded to bytes with a half-precision scale."""
+_SUPER_BLOCK = {*range(10, 20), 21, 22, 23, 29, 34, 35}
+"""GGML's types with blocks of 256: to bytes with a single-precision scale."""
+
+
+@functools.cache
+def library() -> ModuleType:
+    """Return llama.cpp's functions, its log silenced.
+
+    Raises:
+        MissingExtra: If llama-cpp-python is not installed.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except ImportError:
+        raise MissingExtra("llama-cpp-python", "llamacpp") from None
+    listener = llama_cpp.llama_log_callback(_keep_error)
+    _listeners.append(listener)
+    llama_cpp.llama_log_set(listener, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+def _keep_error(level: int, line: bytes, _: object) -> None:
+    if level == _ERROR:
+        _log.append(line.decode(errors="replace").strip())
+
+
+def last_error() -> str:
+    """Return what llama.cpp last said about a failure, for our own message."""
+    said = "; ".join(_log)[:300] or "it gave no reason"
+    _log.clear()
+    return said
+
+
+class _Weights:
+    """What llama.cpp has loaded. Contexts name it and nothing else does, so it outlives them."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+        weakref.finalize(self, library().llama_model_free, pointer)
+
+
+class NativeModel:
+    """A model that llama.cpp has loaded, and the contexts over it that nobody uses now."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        native = library()
+        settings = native.llama_model_default_params()
+        settings.n_gpu_layers = 0
+        settings.check_tensors = True
+        _log.clear()
+        pointer = native.llama_model_load_from_file(str(path).encode(), settings)
+        if not pointer:
+            raise ModelError(
+                f"llama.cpp cannot load {str(path)!r}: {last_error()}. Get a fresh copy, or a "
+                "newer llama-cpp-python if the model is newer than it."
+            )
+        self.weights = _Weights(pointer)
+        self.threads = threads
+        self.width = int(native.llama_model_n_embd(pointer))
+        self.context_size = int(native.llama_model_n_ctx_train(pointer))
+        vocabulary = native.llama_model_get_vocab(pointer)
+        self.static_size = int(native.llama_vocab_n_tokens(vocabulary))
+        has_encoder = native.llama_model_has_encoder(pointer)
+        is_stateful = native.llama_model_is_recurrent(pointer)
+        if has_encoder or is_stateful or native.llama_model_is_hybrid(pointer):
+            raise ModelError(
+                f"{str(path)!r} is not a causal Transformer with a KV cache, which phrases need. "
+                "Use a decoder-only Transformer."
+            )
+        self._idle: list[Context] = []
+        self._lock = threading.Lock()
+
+    def lend(self, cells: int, sequences: int) -> "Context":
+        """Return an empty context, a used one if it is large enough.
+
+        Args:
+            cells: How many rows it must hold, of all sequences together.
+            sequences: How many sequences.
+
+        Returns:
+            A context with at least so much room; hand it to `take_back` in the end.
+        """
+        with self._lock:
+            fits = [c for c in self._idle if c.cells >= cells and c.sequences >= sequences]
+            if fits:
+                found = min(fits, key=lambda one: one.cells)
+                self._idle.remove(found)
+                return found
+        return Context(self, max(_LEAST_CELLS, 1 << (cells - 1).bit_length()), sequences)
+
+    def take_back(self, context: "Context") -> None:
+        """Keep a context for who comes next; the smallest goes if there are too many."""
+        context.clear()
+        with self._lock:
+            self._idle.append(context)
+            if len(self._idle) > _IDLE:
+                self._idle.remove(min(self._idle, key=lambda one: one.cells))
+
+
+class Context:
+    """A KV cache for some sequences, and the buffers of a pass over it."""
+
+    def __init__(self, model: NativeModel, cells: int, sequences: int) -> None:
+        self._native = native = library()
+        limit = int(native.llama_max_parallel_sequences())
+        if sequences > limit:
+            raise ModelError(f"{sequences} sequences at once; llama.cpp takes {limit}. Use fewer.")
+        settings = native.llama_context_default_params()
+        settings.n_ctx, settings.n_seq_max = cells, sequences
+        settings.n_batch = settings.n_ubatch = PASS_ROWS
+        settings.n_outputs_max = settings.n_outputs_max_per_seq = 0
+        settings.n_threads = settings.n_threads_batch = model.threads
+        # One pool of cells for all sequences, and each row's own state.
+        settings.kv_unified, settings.pooling_type = True, native.LLAMA_POOLING_TYPE_NONE
+        # Full caches even where layers have windows: rows can be taken back.
+        settings.swa_full = True
+        _log.clear()
+        self._handle = native.llama_init_from_model(model.weights.pointer, settings)
+        if not self._handle:
+            raise ModelError(
+                f"llama.cpp cannot make a KV cache of {cells} positions: {last_error()}. Use "
+                "shorter prompts, fewer sequences at once, or a machine with more memory."
+            )
+        weakref.finalize(self, _free, self._handle, model.weights)
+        self.cells, self.sequences = cells, sequences
+        self._sizes = (model.width, model.static_size)
+        self._memory = native.llama_get_memory(self._handle)
+        self._gives_states = False
+        self._make_buffers()
+
+    def _make_buffers(self) -> None:
+        native, width = self._native, self._sizes[0]
+        self._tokens, self._positions, self._owners = numpy.zeros((3, PASS_ROWS), numpy.int32)
+        self._vectors = numpy.zeros((PASS_ROWS, width), numpy.float32)
+        self._wanted = numpy.zeros(PASS_ROWS, numpy.int8)
+        self._counts = numpy.ones(PASS_ROWS, numpy.int32)
+        number = ctypes.POINTER(ctypes.c_int32)
+        begin = self._owners.ctypes.data
+        self._lists = (number * PASS_ROWS)(
+            *(ctypes.cast(begin + 4 * row, number) for row in range(PASS_ROWS))
+        )
+        shared = {
+            "pos": self._positions.ctypes.data_as(number),
+            "n_seq_id": self._counts.ctypes.data_as(number),
+            "seq_id": ctypes.cast(self._lists, ctypes.POINTER(number)),
+            "logits": self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        }
+        vectors = self._vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        self._by_token = native.llama_batch(
+            token=self._tokens.ctypes.data_as(number), embd=None, **shared
+        )
+        self._by_vector = native.llama_batch(token=None, embd=vectors, **shared)
+
+    def give_states(self, wanted: bool) -> None:
+        """Say whether passes give hidden states; they then give states and logits of all rows."""
+        if wanted != self._gives_states:
+            self._native.llama_set_embeddings(self._handle, wanted)
+            self._gives_states = wanted
+
+    def read(
+        self,
+        rows: Sequence[int] | Floats,
+        positions: Sequence[int],
+        owners: Sequence[int],
+        wanted: Sequence[bool] | bool,
+    ) -> int:
+        """Run one pass.
+
+        Args:
+            rows: At most PASS_ROWS token ids, or their vectors (n, d).
+            positions: Each row's place in its sequence.
+            owners: Each row's sequence.
+            wanted: Whose logits are wanted.
+
+        Returns:
+            What llama.cpp said: 0 if all went well.
+        """
+        count = len(rows)
+        batch = self._by_vector if isinstance(rows, numpy.ndarray) else self._by_token
+        buffer = self._vectors if isinstance(rows, numpy.ndarray) else self._tokens
+        buffer[:count] = rows
+        self._positions[:count] = positions
+        self._owners[:count] = owners
+        self._wanted[:count] = wanted
+        batch.n_tokens = count
+        return int(self._native.llama_decode(self._handle, batch))
+
+    def states(self, rows: Sequence[int]) -> Floats:
+        """Return a copy of the states of some rows of the last pass, (n, d)."""
+        return self._copied(self._native.llama_get_embeddings_ith, rows, self._sizes[0])
+
+    def logits(self, rows: Sequence[int]) -> Floats:
+        """Return a copy of the logits of some rows of the last pass, (n, V).
+
+        The next pass overwrites llama.cpp's own; a copy takes a thousandth of a pass.
+        """
+        return self._copied(self._native.llama_get_logits_ith, rows, self._sizes[1])
+
+    def _copied(
+        self,
+        find: Callable[[int, int], ctypes.Array[ctypes.c_float]],
+        rows: Sequence[int],
+        width: int,
+    ) -> Floats:
+        copied = numpy.empty((len(rows), width), numpy.float32)
+        for at, row in enumerate(rows):
+            found = find(self._handle, row)
+            if not found:
+                raise ModelError(f"llama.cpp gave nothing for a row: {last_error()}.")
+            ctypes.memmove(copied[at].ctypes.data, found, width * 4)
+        return copied
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._native.llama_memory_clear(self._memory, False)
+
+    def forget(self, sequence: int, begin: int) -> None:
+        """Forget a sequence's rows from a place on."""
+        if not self._native.llama_memory_seq_rm(self._memory, sequence, begin, -1):
+            raise ModelError("llama.cpp cannot take rows of this model back. Use another model.")
+
+    def fork(self, sequence: int, twin: int) -> None:
+        """Make another sequence a copy of one."""
+        self._native.llama_memory_seq_cp(self._memory, sequence, twin, -1, -1)
+
+    def copy_to(self, other: "Context", sequence: int, twin: int) -> None:
+        """Copy a sequence into another context."""
+        native = self._native
+        size = native.llama_state_seq_get_size(self._handle, sequence)
+        content = (ctypes.c_uint8 * size)()
+        native.llama_state_seq_get_data(self._handle, content, size, sequence)
+        if not native.llama_state_seq_set_data(other._handle, content, size, twin):
+            raise ModelError(f"llama.cpp cannot copy a sequence: {last_error()}.")
+
+
+def _free(context: int, _: _Weights) -> None:
+    # The weights are named so that they are not freed before.
+    library().llama_free(context)
+
+
+def as_multiplied(states: Floats, kind: int) -> Floats:
+    """Round states the way llama.cpp does before it multiplies them with its output matrix.
+
+    Phrase logits of states so rounded are on the scale of the token logits: a phrase with the
+    vector of a token has that token's logit.
+
+    Args:
+        states: (n, d)
+        kind: The type of the output matrix, as GGML numbers them.
+
+    Returns:
+        The rounded states.
+    """
+    if kind == 1:
+        return states.astype(numpy.float16).astype(numpy.float32)
+    if kind in _SHARED_SCALE:
+        blocks = states.reshape(-1, 32)
+        scale = numpy.abs(blocks).max(axis=1, keepdims=True) / 127
+        inverse = numpy.divide(1, scale, out=numpy.zeros_like(scale), where=scale > 0)
+        kept = scale.astype(numpy.float16).astype(numpy.float32)
+        close: Floats = numpy.rint(blocks * inverse) * kept
+        return close.reshape(states.shape)
+    if kind in _SUPER_BLOCK:
+        blocks = states.reshape(-1, 256)
+        extreme = numpy.take_along_axis(blocks, numpy.abs(blocks).argmax(axis=1)[:, None], axis=1)
+        inverse = numpy.divide(-127, extreme, out=numpy.zeros_like(extreme), where=extreme != 0)
+        scale = numpy.divide(1, inverse, out=numpy.zeros_like(extreme), where=extreme != 0)
+        rounded: Floats = numpy.minimum(numpy.rint(blocks * inverse), 127) * scale
+        return rounded.reshape(states.shape)
+    return states
+
+
+def thread_count(wanted: int | None = None) -> int:
+    """Return how many threads to use.
+
+    Args:
+        wanted: None for one on each physical core that this process may use.
+
+    Returns:
+        The number.
+
+    Raises:
+        OptionError: If more are wanted than there are processors.
+    """
+    cpus = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    if wanted is None:
+        return len({_core(cpu) for cpu in cpus})
+    if not 1 <= wanted <= len(cpus):
+        raise OptionError(
+            f"threads is {wanted}. Allowed: 1 to {len(cpus)}, the processors of this process."
+        )
+    return wanted
+
+
+def _core(cpu: int) -> str:
+    """Name the physical core of a processor: its twins share the name."""
+    try:
+        twins = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        return twins.read_text()
+    except OSError:
+        return str(cpu)

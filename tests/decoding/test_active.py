@@ -1,0 +1,202 @@
+"""The phrase head: what is looked at is scored right, what is left out is what the docs say."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import stir
+from univerb.decoding import active
+from univerb.decoding.active import ActivePhrases
+from univerb.decoding.engines.numpy_rows import NumpyRows
+from univerb.decoding.engines.torch_rows import TorchRows
+from univerb.decoding.loop import generate
+from univerb.modeling import table
+from univerb.modeling.table import Groups, PhraseTable, VectorPair
+from univerb.phrase import Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+WIDTH, SIZE = 16, 50
+
+
+class Model:
+    """The little of an LM that the head asks for: random vectors, kept in a table."""
+
+    def __init__(self, seed=0):
+        self._random = numpy.random.default_rng(seed)
+        self._vectors = {}
+        self.encoded = 0
+        self._table = PhraseTable(self.vectors, lambda: -1.0)
+
+    def vectors(self, phrases):
+        self.encoded += len(phrases)
+        for phrase in phrases:
+            if phrase.ids not in self._vectors:
+                self._vectors[phrase.ids] = self._random.normal(size=WIDTH).astype("f4")
+        rows = numpy.array([self._vectors[phrase.ids] for phrase in phrases])
+        return VectorPair(rows, rows.copy())
+
+    def table(self, vocabulary):
+        return self._table.sync(vocabulary)
+
+
+def phrases(count, start=0):
+    return [
+        Phrase((1 + n % 7, n + 10), f" p{n}", weight=n % 3) for n in range(start, start + count)
+    ]
+
+
+def head(model, vocabulary, rows, **options):
+    given = {"phrase_bias": 0.5, "ban": (), "ends": frozenset()} | options
+    own = ActivePhrases(model, rows, vocabulary, **given)
+    own.refresh()
+    return own
+
+
+def slow(model, vocabulary, hidden, longest=99):
+    """Every active phrase's logit by its number."""
+    state = vocabulary.snapshot()
+    return {
+        number: float(model._vectors[phrase.ids] @ hidden) - 1.0 + 0.5 + phrase.weight
+        for number, phrase in enumerate(state.phrases)
+        if state.active[number] and len(phrase) <= longest
+    }
+
+
+def found(scored):
+    pairs = zip(scored.numbers.tolist(), scored.logits.tolist(), strict=True)
+    return {number: logit for number, logit in pairs if logit > -math.inf}
+
+
+ROWS = [lambda: TorchRows(torch.device("cpu")), NumpyRows]
+
+
+@pytest.mark.parametrize("make", ROWS)
+@pytest.mark.parametrize("half_from", [10, 10_000])
+@given(
+    tokens=st.sets(st.integers(0, 12)), gone=st.sets(st.integers(0, 39)), more=st.integers(0, 30)
+)
+@settings(max_examples=25, deadline=None)
+def test_scores_are_those_of_every_phrase_one_by_one(make, half_from, tokens, gone, more):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "HALF_FROM", half_from)
+        model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
+        own = head(model, vocabulary, make())
+        vocabulary.remove(10_000 + number for number in gone)
+        vocabulary.add(phrases(more, start=40))
+        own.refresh()
+        hidden = numpy.random.default_rng(1).normal(size=WIDTH).astype("f4")
+        expected = slow(model, vocabulary, hidden)
+        # Half-precision rows are as near as half precision is.
+        near = 2e-2 if half_from == 10 else 1e-5
+        whole = own.scored(hidden, 99)
+        assert found(whole) == pytest.approx(expected, abs=near) if expected else whole is None
+        some = own.beginning_with(numpy.array(sorted(tokens)), hidden, 99)
+        begin = {
+            n: v for n, v in expected.items() if vocabulary.phrase(10_000 + n).ids[0] in tokens
+        }
+        assert (found(some) if some else {}) == pytest.approx(begin, abs=near)
+        for number in range(vocabulary.size):
+            assert own.is_barred(number) == (number not in expected)
+
+
+def test_the_best_of_half_precision_rows_are_multiplied_in_single_precision(monkeypatch):
+    monkeypatch.setattr(table, "HALF_FROM", 10)
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(500))
+    own = head(model, vocabulary, TorchRows(torch.device("cpu")))
+    hidden = 9 * numpy.random.default_rng(2).normal(size=WIDTH).astype("f4")
+    scored = own.scored(hidden, 99)
+    view = model.table(vocabulary)
+    assert view.outputs.dtype == numpy.float16
+    rows = view.outputs[view.places[scored.numbers]].astype("f4")
+    best = numpy.argsort(-scored.logits)[:8]
+    exact = rows[best] @ hidden + view.bias[view.places[scored.numbers[best]]] + 0.5
+    numpy.testing.assert_allclose(scored.logits[best], exact, atol=1e-4)
+
+
+def test_long_and_banned_phrases_and_those_after_an_end_are_left_out():
+    some = [
+        Phrase((1, 2), "ab"),
+        Phrase((1, 3, 4), "abc"),
+        Phrase((1, 9), "x"),
+        Phrase((2, 5), "b"),
+    ]
+    model, vocabulary = Model(), DynamicVocabulary(10_000, some)
+    options = {"ban": ("b",), "ends": frozenset({9})}
+    hidden = numpy.ones(WIDTH, "f4")
+    assert head(model, vocabulary, NumpyRows(), **options).scored(hidden, 99) is None
+    free = head(model, vocabulary, NumpyRows())
+    assert sorted(found(free.scored(hidden, 2))) == [0, 2, 3]
+    assert sorted(found(free.beginning_with(numpy.array([1]), hidden, 2))) == [0, 2]
+
+
+def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch):
+    monkeypatch.setattr(active, "FIRST_TOKENS", 2)
+    monkeypatch.setattr(active, "PER_TOKEN", 3)
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(70))
+    own = head(model, vocabulary, NumpyRows(), exact=False)
+    assert own.is_large
+    logits = numpy.zeros(SIZE, "f4")
+    logits[[3, 5]] = 4.0, 3.0
+    scored = own.short_list(logits, numpy.ones(WIDTH, "f4"), 99)
+    assert sorted(scored.first.tolist()) == [3, 3, 3, 5, 5, 5]
+    # The first ones that were put in: phrases 2, 9, 16 begin with token 3.
+    assert sorted(scored.numbers[scored.first == 3].tolist()) == [2, 9, 16]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sets(st.integers(0, 12)))
+def test_groups_are_all_rows_of_each_token(first, tokens):
+    rows = numpy.arange(len(first))
+    stretches = Groups(numpy.array(first, dtype=int)).find(numpy.array(sorted(tokens), dtype=int))
+    got = sorted(n for stretch in stretches for n in rows[stretch].tolist())
+    assert got == [n for n, token in enumerate(first) if token in tokens]
+
+
+def test_phrases_that_cannot_be_chosen_are_let_go_and_come_back(monkeypatch):
+    monkeypatch.setattr(table, "KEEP_COLD", 5)
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
+    before = model.table(vocabulary)
+    kept = before.outputs.copy()
+    vocabulary.remove(range(10_000, 10_030))
+    small = model.table(vocabulary)
+    assert len(small.outputs) == 10 and small.places[:30].max() == -1
+    assert numpy.array_equal(before.outputs, kept), "an older view must not change under its reader"
+    assert not small.is_plain and numpy.array_equal(small.in_order().bias[30:], before.bias[30:])
+    asked = model.encoded
+    vocabulary.add(phrases(2, start=4))
+    back = model.table(vocabulary)
+    assert model.encoded == asked + 2, "only what came back is asked for"
+    for number in (4, 5, 35):
+        assert numpy.array_equal(back.outputs[back.places[number]], kept[number])
+        assert numpy.array_equal(back.input(number), before.input(number))
+
+
+def test_a_vocabulary_that_was_emptied_can_still_be_read(monkeypatch):
+    monkeypatch.setattr(table, "KEEP_COLD", 5)
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
+    model.table(vocabulary)
+    vocabulary.remove(range(10_000, 10_040))
+    assert head(model, vocabulary, NumpyRows()).scored(numpy.ones(WIDTH, "f4"), 9) is None
+    assert (model.table(vocabulary).in_order().bias == -math.inf).all()
+
+
+def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):
+    """Half precision, other orders and short-lists that miss nothing leave the text as it is."""
+    stir(tiny)
+    texts = [f"the tenant shall {verb} the premises at noon" for verb in ("keep", "leave", "clean")]
+    plain = [
+        generate(tiny, "the tenant", tiny.vocabulary(texts), mode=mode, phrase_bias=9.0).text
+        for mode in ("atomic", "unfold")
+    ]
+    monkeypatch.setattr(table, "HALF_FROM", 2)
+    monkeypatch.setattr(active, "FIRST_TOKENS", tiny.static_size)
+    large = [
+        generate(
+            tiny, "the tenant", tiny.vocabulary(texts), mode=mode, phrase_bias=9.0, exact=False
+        ).text
+        for mode in ("atomic", "unfold")
+    ]
+    assert large == plain

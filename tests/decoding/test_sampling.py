@@ -1,0 +1,55 @@
+"""The numpy sampler does what transformers' filters do."""
+
+from collections import Counter
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from univerb.decoding.engines.torch_sampling import make_sampler as make_torch
+from univerb.decoding.sampling import make_sampler
+
+LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=60, unique=True)
+
+
+@given(
+    logits=LOGITS,
+    temperature=st.sampled_from([0.0, 0.7, 1.0, 1.9]),
+    top_p=st.sampled_from([0.1, 0.5, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 1, 5, 500]),
+    penalty=st.sampled_from([0.5, 1.0, 1.3]),
+    seen=st.lists(st.integers(0, 2), max_size=6),
+)
+@settings(max_examples=200, deadline=None)
+def test_filters_keep_what_transformers_keeps(logits, temperature, top_p, top_k, penalty, seen):
+    own = numpy.array(logits, dtype=numpy.float32)
+    before = own.copy()
+    settings_ = (temperature, top_p, top_k, penalty)
+    seen = seen or [0]
+    ours = make_sampler(*settings_).filtered(own, seen)
+    theirs = make_torch(*settings_).filtered(own, seen)
+    assert numpy.array_equal(own, before), "the logits are the engine's, not ours to change"
+    # Where the mass of the tail is the limit to the last bit, one more may fall.
+    differ = numpy.isfinite(ours) != numpy.isfinite(theirs)
+    assert differ.sum() <= 1
+    numpy.testing.assert_allclose(ours[~differ], theirs[~differ], rtol=1e-5, atol=1e-5)
+    assert make_sampler(*settings_).is_greedy == make_torch(*settings_).is_greedy
+
+
+def test_draws_follow_the_distribution_and_the_seed():
+    logits = numpy.log(numpy.array([0.5, 0.3, 0.2, 1e-30], dtype=numpy.float32))
+    logits[3] = -numpy.inf
+    sampler = make_sampler(temperature=1.0, seed=3)
+    drawn = [sampler.pick(logits) for _ in range(4000)]
+    shares = Counter(drawn)
+    for unit, share in enumerate((0.5, 0.3, 0.2, 0.0)):
+        assert shares[unit] / 4000 == pytest.approx(share, abs=0.03)
+    again = make_sampler(temperature=1.0, seed=3)
+    assert [again.pick(logits) for _ in range(4000)] == drawn
+    other = make_sampler(temperature=1.0, seed=4)
+    assert [other.pick(logits) for _ in range(4000)] != drawn
+
+
+def test_greedy_takes_the_first_of_the_best():
+    assert make_sampler().pick(numpy.array([1.0, 3.0, 3.0], dtype=numpy.float32)) == 1

@@ -1,0 +1,73 @@
+"""The model laid out for a few rows: the same function, the same weights, only where it may be."""
+
+import pytest
+import torch
+
+from conftest import MAKERS, make_tokenizer, stir
+from univerb.decoding.engines.torch import TorchSession
+from univerb.decoding.loop import generate
+from univerb.modeling import packed
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.packed import PackedLinear, can_pack
+
+
+@pytest.fixture(params=MAKERS)
+def lm(request):
+    return stir(DynamicLM.wrap(MAKERS[request.param](), make_tokenizer()))
+
+
+def states(body, rows):
+    return body(inputs_embeds=rows, use_cache=False).last_hidden_state
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_packed_model_computes_what_the_model_does(lm, count):
+    torch.manual_seed(3)
+    rows = torch.randn(1, count, lm.width)
+    twin = lm.packed()
+    own = states(lm.model.base_model, rows)
+    torch.testing.assert_close(states(twin.body, rows), own, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        twin.output(own), lm.embeddings.output(own), atol=1e-5, rtol=1e-5
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def test_a_row_is_the_same_whatever_rows_are_beside_it():
+    layer = torch.nn.Linear(64, 96)
+    fast, rows = PackedLinear(layer), torch.randn(1, 8, 64)
+    together = fast(rows)
+    for size in (1, 2, 5):
+        assert torch.equal(fast(rows[:, :size]), together[:, :size])
+
+
+def test_the_model_itself_stays_as_it_is(lm):
+    before = {name: (id(own), own.clone()) for name, own in lm.model.named_parameters()}
+    lm.packed()
+    for name, own in lm.model.named_parameters():
+        assert id(own) == before[name][0] and torch.equal(own, before[name][1])
+    assert not any(isinstance(module, PackedLinear) for module in lm.model.modules())
+
+
+def test_it_is_laid_out_once_and_anew_when_weights_change(lm):
+    first = lm.packed()
+    assert lm.packed() is first
+    with torch.no_grad():
+        next(lm.model.base_model.parameters()).add_(1.0)
+    assert lm.packed() is not first
+
+
+def test_what_is_large_or_not_in_full_precision_is_left_alone(lm, monkeypatch):
+    assert can_pack(lm.model)
+    monkeypatch.setattr(packed, "MOST_BYTES", 1000)
+    assert not can_pack(lm.model) and lm.packed() is None
+    monkeypatch.undo()
+    assert not can_pack(lm.model.to(torch.bfloat16))
+
+
+def test_without_phrases_it_is_not_used(lm, monkeypatch):
+    monkeypatch.setattr(DynamicLM, "packed", lambda self: pytest.fail("packed"))
+    TorchSession(lm)
+    for vocabulary in (None, lm.vocabulary()):
+        assert generate(lm, "The tenant shall", vocabulary, max_tokens=4, ignore_eos=True).text
