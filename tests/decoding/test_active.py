@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import stir
-from univerb.decoding import active
 from univerb.decoding.active import ActivePhrases
+from univerb.decoding.engines.base import ShortList
 from univerb.decoding.engines.numpy_rows import NumpyRows
 from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.loop import generate
@@ -134,8 +134,8 @@ def test_long_and_banned_phrases_and_those_after_an_end_are_left_out():
 
 
 def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch):
-    monkeypatch.setattr(active, "FIRST_TOKENS", 2)
-    monkeypatch.setattr(active, "PER_TOKEN", 3)
+    few = ShortList(start=1, first_tokens=2, per_token=3)
+    monkeypatch.setattr(NumpyRows, "short_list", few)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(70))
     own = head(model, vocabulary, NumpyRows(), exact=False)
     assert own.is_large
@@ -192,7 +192,8 @@ def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):
         for mode in ("atomic", "unfold")
     ]
     monkeypatch.setattr(table, "HALF_FROM", 2)
-    monkeypatch.setattr(active, "FIRST_TOKENS", tiny.static_size)
+    whole = ShortList(start=1, first_tokens=tiny.static_size, per_token=99)
+    monkeypatch.setattr(TorchRows, "short_list", whole)
     large = [
         generate(
             tiny, "the tenant", tiny.vocabulary(texts), mode=mode, phrase_bias=9.0, exact=False

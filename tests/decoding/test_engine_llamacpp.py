@@ -1,7 +1,6 @@
 """The llama.cpp session: what transformers computes, however rows are read, kept and forgotten."""
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -20,15 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from conftest import data_directory, make_llama, make_tokenizer
+from conftest import TEXT, data_directory, make_llama, make_tokenizer
 from tiny_gguf import load_tiny
 from univerb.decoding.engines import llamacpp
 from univerb.decoding.engines.base import PhraseRow
 from univerb.decoding.engines.llamacpp import Aborted, LlamaCppEngine, LlamaCppSession
+from univerb.decoding.loop import generate
 from univerb.errors import ModelError, OptionError
 from univerb.locations import default_gguf, is_converted
 from univerb.modeling import llama_native
+from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.llamacpp import LlamaCppLM
+from univerb.phrase import Document
 
 PLAIN = llama_cpp.llama_cpp.llama_context_default_params
 
@@ -297,6 +299,18 @@ def test_contexts_are_used_again_and_freed_with_the_model(tmp_path, monkeypatch)
     assert "llama_free" in freed
 
 
+@pytest.mark.parametrize("mode", ["verify", "unfold", "atomic"])
+def test_text_is_what_torch_writes(tiny, mode):
+    """Both engines, the same phrases: the same choices, since only the last digits differ."""
+    reference = DynamicLM.from_pretrained(tiny.name)
+    texts = []
+    for lm in (tiny, reference):
+        vocabulary = lm.vocabulary([Document(TEXT, "lease.txt")])
+        made = generate(lm, "The tenant", vocabulary, max_tokens=24, mode=mode, positions="unit")
+        texts.append((made.text, made.stats.steps))
+    assert texts[0] == texts[1]
+
+
 def test_positions_by_base_token_are_refused(tiny):
     with pytest.raises(OptionError, match="Use 'unit'"):
         LlamaCppEngine(tiny).session("token", has_phrases=True)
@@ -307,21 +321,48 @@ def test_too_many_sequences_are_refused(tiny):
         LlamaCppSession(tiny, has_phrases=False).prefill([[1]] * 300)
 
 
-def test_neither_torch_nor_transformers_is_imported(tiny):
-    code = f"""
+WITHOUT_TORCH = """
 import sys
-from univerb.decoding.engines.llamacpp import LlamaCppEngine
+import numpy
+from univerb.decoding.loop import generate
 from univerb.modeling.llamacpp import LlamaCppLM
-lm = LlamaCppLM.from_pretrained({tiny.name!r}, gguf={str(tiny.gguf.path)!r}, threads=1)
-session = LlamaCppEngine(lm).session("unit", has_phrases=True)
-session.prefill([[5, 9]])
-session.step([[1]])
-lm.fingerprint(), lm.phrase_bias(), lm.eos_ids
-assert not {{"torch", "transformers"}} & {{*sys.modules}}, "imported"
+from univerb.phrase import Document
+
+name, file, stored, text = sys.argv[1:]
+lm = LlamaCppLM.from_pretrained(name, gguf=file, threads=1)
+vocabulary = lm.vocabulary([Document(text, "lease.txt")])
+keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+
+
+class Stored:
+    fingerprint = lm.fingerprint()
+
+    def check_encoder(self, fingerprint):
+        assert fingerprint == self.fingerprint
+
+    def vectors(self, wanted):
+        rows = [keys.index(key) for key in wanted]
+        sides = numpy.load(stored)
+        return numpy.arange(len(rows)), sides["inputs"][rows], sides["outputs"][rows]
+
+
+lm.attach(Stored())
+for mode in ("atomic", "unfold"):
+    made = generate(lm, "The tenant", vocabulary, max_tokens=9, mode=mode, phrase_bias=9.0)
+    assert made.stats.phrases > 0, made
+generate(lm, "The tenant", max_tokens=4, temperature=0.7, top_p=0.9)
+assert not {"torch", "transformers"} & {*sys.modules}
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ}, timeout=120)
 
 
+def test_with_vectors_from_a_store_torch_is_never_imported(tiny, tmp_path):
+    phrases = tiny.vocabulary([Document(TEXT, "lease.txt")]).snapshot().phrases
+    numpy.savez(tmp_path / "stored.npz", **tiny.encode_fresh(phrases)._asdict())
+    given = [tiny.name, str(tiny.gguf.path), str(tmp_path / "stored.npz"), TEXT]
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *given], check=True, timeout=120)
+
+
+@pytest.mark.slow
 @pytest.mark.default_model
 def test_the_default_model_agrees_with_torch_on_real_prompts(default_lm):
     """Most first choices are torch's; all weights are the same, and only rounding differs."""

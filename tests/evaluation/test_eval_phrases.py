@@ -5,8 +5,8 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 import numpy
+import pytest
 import torch
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
@@ -14,8 +14,8 @@ from univerb.config import Profile
 from univerb.corpus.building import build_corpus
 from univerb.decoding import active
 from univerb.decoding.choice import accepted_tokens, accepts, choose_unfold
-from univerb.decoding.loop import generate
 from univerb.decoding.engines.torch_sampling import make_sampler
+from univerb.decoding.loop import generate
 from univerb.errors import DocumentError
 from univerb.evaluation.candidates import candidates
 from univerb.evaluation.firing import firing, kept_sizes, pool_firing

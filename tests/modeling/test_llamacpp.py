@@ -236,6 +236,7 @@ def test_what_llama_cpp_says_is_in_the_error(pair, tmp_path):
         LlamaCppLM.from_pretrained(lm.name, gguf=path, threads=1)
 
 
+@pytest.mark.slow
 @pytest.mark.default_model
 def test_the_default_model_is_the_torch_one(default_lm):
     lm = LlamaCppLM.from_pretrained(threads=1)

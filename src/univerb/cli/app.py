@@ -8,6 +8,7 @@ from univerb._version import __version__
 from univerb.cli.adapt import adapt
 from univerb.cli.answer import answer
 from univerb.cli.batch import batch
+from univerb.cli.bench import bench
 from univerb.cli.calibrate import calibrate
 from univerb.cli.console import errors, escape
 from univerb.cli.demo import demo
@@ -38,6 +39,7 @@ VERBS = (
     batch,
     train,
     phrases,
+    bench,
     demo,
     setup,
     info,

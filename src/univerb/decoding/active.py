@@ -9,7 +9,7 @@ dropped from the softmax. docs/speed.md says what that changes.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -20,10 +20,6 @@ from univerb.modeling.table import TableView
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
-FIRST_TOKENS = 64
-"""Of a short-list: the likeliest tokens whose phrases are looked at."""
-PER_TOKEN = 8192
-"""Of a short-list: phrases per first token; those that were put in first."""
 _RESCORED = 32
 """The best of half-precision rows are multiplied again in single precision."""
 
@@ -93,7 +89,7 @@ class ActivePhrases:
         """Whether a choice among all phrases looks only at a short-list."""
         if self._exact is not None:
             return not self._exact
-        return self._view is not None and len(self._view.numbers) >= self._rows.short_list_from
+        return self._view is not None and len(self._view.numbers) >= self._rows.short_list.start
 
     def scored(self, hidden: Floats, longest: int) -> Scored | None:
         """Score all phrases of at most so many tokens against a state (d,)."""
@@ -124,17 +120,18 @@ class ActivePhrases:
 
     def short_list(self, logits: Floats, hidden: Floats, longest: int) -> Scored | None:
         """Score the phrases whose first tokens are likeliest, a limited number of each."""
-        count = min(FIRST_TOKENS, len(logits))
+        _, first_tokens, per_token = self._rows.short_list
+        count = min(first_tokens, len(logits))
         likeliest = numpy.argpartition(logits, -count)[-count:]
-        return self.beginning_with(likeliest, hidden, longest, PER_TOKEN)
+        return self.beginning_with(likeliest, hidden, longest, per_token)
 
     def _scored(
         self, view: TableView, hidden: Floats, longest: int, stretches: Sequence[Ints | slice]
     ) -> Scored | None:
         if not stretches:
             return None
-        products = [self._rows.products(hidden, rows) + self._bias[rows] for rows in stretches]
-        logits = products[0] if len(products) == 1 else numpy.concatenate(products)
+        logits = self._rows.products(hidden, stretches)
+        logits += _joined(self._bias, stretches)
         numbers, first = (_joined(column, stretches) for column in (view.numbers, view.first))
         found = Scored(numbers, first, logits)
         if longest < self._longest:
@@ -172,7 +169,7 @@ def _begin(rows: Ints | slice, most: int) -> Ints | slice:
     )
 
 
-def _joined(column: Ints, stretches: Sequence[Ints | slice]) -> Ints:
+def _joined(column: NDArray[Any], stretches: Sequence[Ints | slice]) -> NDArray[Any]:
     if len(stretches) == 1:
         return column[stretches[0]]
     return numpy.concatenate([column[rows] for rows in stretches])

@@ -124,7 +124,9 @@ class NativeModel:
                 found = min(fits, key=lambda one: one.cells)
                 self._idle.remove(found)
                 return found
-        return Context(self, max(_LEAST_CELLS, 1 << (cells - 1).bit_length()), sequences)
+        roomy = max(_LEAST_CELLS, 1 << (cells - 1).bit_length())
+        # No more than the sequences can ever fill.
+        return Context(self, min(roomy, max(cells, sequences * self.context_size)), sequences)
 
     def take_back(self, context: "Context") -> None:
         """Keep a context for who comes next; the smallest goes if there are too many."""

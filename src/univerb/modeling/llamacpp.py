@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import CheckpointError, ModelError, PromptError
+from univerb.errors import CheckpointError, ModelError
 from univerb.locations import (
     DEFAULT_MODEL,
     cache_directory,
@@ -294,26 +294,6 @@ class LlamaCppLM(PhraseModel):
             str(self._tokens), local_files_only=True, trust_remote_code=False
         )
         return found
-
-    def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
-        """Return a user's message in the model's chat template, as ids ready to be continued.
-
-        Args:
-            message: What the user says.
-            system: What the model is told first; the template's own default if None.
-
-        Returns:
-            The prompt's token ids: as text the template's special tokens would be added twice.
-
-        Raises:
-            PromptError: If the tokenizer has no chat template.
-        """
-        if not self.hf_tokenizer.chat_template:
-            raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")
-        turns = [{"role": "system", "content": system}] if system else []
-        turns.append({"role": "user", "content": message})
-        encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
-        return list(encoded["input_ids"])
 
     def _check_usable(self) -> None:
         """Refuse a model whose rows or logits are not what phrases count on, by what it does."""

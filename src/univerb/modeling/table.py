@@ -166,9 +166,7 @@ class PhraseTable:
             order = numpy.argsort(first, kind="stable")
             phrases = [phrases[at] for at in order.tolist()]
             numbers, first, lengths = numbers[order], first[order], lengths[order]
-        vectors = self._encode(phrases)
-        if is_large and self._outputs is None:
-            vectors = _halved(vectors)
+        vectors = _laid_out(self._encode(phrases), is_large)
         used = len(self._numbers)
         self._outputs = _written(self._outputs, vectors.outputs, used)
         is_tied = vectors.inputs is vectors.outputs
@@ -215,11 +213,13 @@ class PhraseTable:
         )
 
 
-def _halved(vectors: VectorPair) -> VectorPair:
-    outputs = vectors.outputs.astype(numpy.float16, copy=False)
+def _laid_out(vectors: VectorPair, is_large: bool) -> VectorPair:
+    """Return vectors as rows without gaps, which are read several times faster."""
+    dtype = numpy.dtype(numpy.float16) if is_large else vectors.outputs.dtype
+    outputs = numpy.ascontiguousarray(vectors.outputs, dtype)
     if vectors.inputs is vectors.outputs:
         return VectorPair(outputs, outputs)
-    return VectorPair(vectors.inputs.astype(numpy.float16, copy=False), outputs)
+    return VectorPair(numpy.ascontiguousarray(vectors.inputs, dtype), outputs)
 
 
 def _written(buffer: Matrix | None, rows: Matrix, at: int) -> Matrix:

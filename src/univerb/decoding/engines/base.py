@@ -60,24 +60,35 @@ class Session(Protocol):
         ...
 
 
+class ShortList(NamedTuple):
+    """Which phrases of a large vocabulary are scored where all of them could be chosen."""
+
+    start: int
+    """From so many phrases on."""
+    first_tokens: int
+    """Those that begin with one of so many tokens, the likeliest ones."""
+    per_token: int
+    """So many of each, those that were put in first."""
+
+
 class PhraseRows(Protocol):
     """The output vectors of a phrase table, as an engine multiplies them."""
+
+    @property
+    def short_list(self) -> ShortList:
+        """What is worth the time that it saves, as measured."""
+        ...
 
     def follow(self, view: TableView) -> None:
         """Take in a view of the table."""
         ...
 
-    def products(self, hidden: Floats, rows: Ints | slice) -> Floats:
+    def products(self, hidden: Floats, stretches: Sequence[Ints | slice]) -> Floats:
         """Multiply rows with a state (d,); half-precision rows roughly, single ones exactly."""
         ...
 
     def exact(self, hidden: Floats, rows: Ints) -> Floats:
         """Multiply a few rows with a state (d,) in single precision."""
-        ...
-
-    @property
-    def short_list_from(self) -> int:
-        """From how many phrases on a short-list is worth what it may miss."""
         ...
 
 

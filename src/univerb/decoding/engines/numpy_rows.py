@@ -1,8 +1,10 @@
 """The output vectors of phrases, multiplied with numpy."""
 
+from collections.abc import Sequence
+
 import numpy
 
-from univerb.decoding.engines.base import Floats, Ints
+from univerb.decoding.engines.base import Floats, Ints, ShortList
 from univerb.modeling.table import TableView
 
 
@@ -13,8 +15,8 @@ class NumpyRows:
     widened when they are first looked at. Most never are: a choice looks at a few first tokens.
     """
 
-    short_list_from = 1024
-    """A step of llama.cpp takes a few milliseconds: so would the products of some thousand rows."""
+    # A step of llama.cpp takes a few milliseconds: so would the products of some thousand rows.
+    short_list = ShortList(start=2048, first_tokens=64, per_token=256)
 
     def __init__(self) -> None:
         self._given = self._wide = numpy.empty((0, 0), numpy.float32)
@@ -27,14 +29,14 @@ class NumpyRows:
             self._wide = numpy.empty(view.outputs.shape, numpy.float32)
             self._is_wide = numpy.zeros(len(view.outputs), bool)
 
-    def products(self, hidden: Floats, rows: Ints | slice) -> Floats:
+    def products(self, hidden: Floats, stretches: Sequence[Ints | slice]) -> Floats:
         """Multiply rows with a state (d,)."""
-        if self._wide is not self._given and not self._is_wide[rows].all():
-            self._wide[rows] = self._given[rows]
-            self._is_wide[rows] = True
-        result: Floats = self._wide[rows] @ hidden
-        return result
+        for rows in stretches:
+            if self._wide is not self._given and not self._is_wide[rows].all():
+                self._wide[rows] = self._given[rows]
+                self._is_wide[rows] = True
+        return numpy.concatenate([self._wide[rows] @ hidden for rows in stretches])
 
     def exact(self, hidden: Floats, rows: Ints) -> Floats:
         """Multiply a few rows with a state (d,): `products` is exact already."""
-        return self.products(hidden, rows)
+        return self.products(hidden, [rows])

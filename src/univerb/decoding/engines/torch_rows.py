@@ -1,10 +1,11 @@
 """The output vectors of phrases, multiplied with torch on the LM's device."""
 
-import numpy
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from univerb.decoding.engines.base import Floats, Ints
+from univerb.decoding.engines.base import Floats, Ints, ShortList
 from univerb.modeling.table import TableView
 
 
@@ -20,8 +21,7 @@ class TorchRows:
         self._rows = torch.empty(0, 0)
         self._seen: TableView | None = None
 
-    short_list_from = 131_072
-    """Measured with benchmarks/decode.py."""
+    short_list = ShortList(start=131_072, first_tokens=256, per_token=256)
 
     def follow(self, view: TableView) -> None:
         """Take in a view of the table: shared memory on a CPU, a copy elsewhere."""
@@ -29,16 +29,19 @@ class TorchRows:
             self._rows = torch.from_numpy(view.outputs).to(self._device)
             self._seen = view
 
-    def products(self, hidden: Floats, rows: Ints | slice) -> Floats:
+    def products(self, hidden: Floats, stretches: Sequence[Ints | slice]) -> Floats:
         """Multiply rows with a state (d,)."""
-        own = self._rows[rows if isinstance(rows, slice) else torch.from_numpy(rows)]
-        return self._multiplied(own, hidden)
+        state = torch.from_numpy(hidden).to(self._rows)
+        parts = [torch.mv(self._rows[_index(rows)], state) for rows in stretches]
+        result: Floats = torch.cat(parts).float().cpu().numpy()
+        return result
 
     def exact(self, hidden: Floats, rows: Ints) -> Floats:
         """Multiply a few rows with a state (d,) in single precision."""
-        return self._multiplied(self._rows[torch.from_numpy(rows)].float(), hidden)
-
-    def _multiplied(self, rows: Tensor, hidden: Floats) -> Floats:
-        state = torch.from_numpy(hidden).to(rows)
-        result: numpy.ndarray = torch.mv(rows, state).float().cpu().numpy()
+        few = self._rows[torch.from_numpy(rows)].float()
+        result: Floats = torch.mv(few, torch.from_numpy(hidden).to(few)).cpu().numpy()
         return result
+
+
+def _index(rows: Ints | slice) -> Tensor | slice:
+    return rows if isinstance(rows, slice) else torch.from_numpy(rows)
