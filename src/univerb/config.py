@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Mode = Literal["atomic", "unfold", "verify"]
 Positions = Literal["unit", "token"]
+Weights = Literal["single", "half"]
 
 
 class Profile(BaseModel):
@@ -25,6 +26,9 @@ class Profile(BaseModel):
     """A phrase leads out where so many tokens come for the third time; 0: never."""
     positions: Positions = "unit"
     """`atomic`: a phrase takes one place, or the places of all its tokens."""
+    weights: Weights = "single"
+    """torch on a CPU, with phrases, not in `verify`: `half` keeps the weights for passes over a few
+    rows in half precision, which takes half the time. For models whose weights were quantised."""
 
 
 class EncoderConfig(BaseModel):

@@ -135,6 +135,11 @@ class DynamicVocabulary:
         index = self._index.get(phrase.ids)
         return None if index is None else self.static_size + index
 
+    def find(self, ids: tuple[int, ...]) -> int | None:
+        """Return the id of the active phrase that has these tokens, or None."""
+        index = self._index.get(ids)
+        return self.static_size + index if index is not None and self._active[index] else None
+
     def is_active(self, phrase_id: int) -> bool:
         """Tell whether the phrase with this id can be chosen."""
         return bool(self._active[self._position(phrase_id)])

@@ -25,6 +25,7 @@ from univerb.decoding.engines import llamacpp
 from univerb.decoding.engines.base import PhraseRow
 from univerb.decoding.engines.llamacpp import Aborted, LlamaCppEngine, LlamaCppSession
 from univerb.decoding.loop import generate
+from univerb.decoding.options import make_decoding
 from univerb.errors import ModelError, OptionError
 from univerb.locations import default_gguf, is_converted
 from univerb.modeling import llama_native
@@ -313,7 +314,8 @@ def test_text_is_what_torch_writes(tiny, mode):
 
 def test_positions_by_base_token_are_refused(tiny):
     with pytest.raises(OptionError, match="Use 'unit'"):
-        LlamaCppEngine(tiny).session("token", has_phrases=True)
+        how = make_decoding({"positions": "token"}).resolved(tiny.profile)
+        LlamaCppEngine(tiny).session(how, has_phrases=True)
 
 
 def test_too_many_sequences_are_refused(tiny):

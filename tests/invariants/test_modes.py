@@ -96,7 +96,6 @@ def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
         for raised in (-50.0 if tolerance == 0.0 else 0.0, draft)
     )
     assert flat(guessed) == flat(plain)
-    assert guessed.stats.steps <= plain.stats.steps
     if draft > 50 and temperature == tolerance == 0.0:
         assert guessed.stats.steps < plain.stats.steps
 

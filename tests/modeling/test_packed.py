@@ -36,7 +36,7 @@ def test_the_packed_model_computes_what_the_model_does(lm, count):
 @torch.inference_mode()
 def test_a_row_is_the_same_whatever_rows_are_beside_it():
     layer = torch.nn.Linear(64, 96)
-    fast, rows = PackedLinear(layer), torch.randn(1, 8, 64)
+    fast, rows = PackedLinear(layer.weight, layer.bias), torch.randn(1, 8, 64)
     together = fast(rows)
     for size in (1, 2, 5):
         assert torch.equal(fast(rows[:, :size]), together[:, :size])
@@ -71,3 +71,32 @@ def test_without_phrases_it_is_not_used(lm, monkeypatch):
     TorchSession(lm)
     for vocabulary in (None, lm.vocabulary()):
         assert generate(lm, "The tenant shall", vocabulary, max_tokens=4, ignore_eos=True).text
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_half_precision_weights_are_right_to_three_digits(lm, count):
+    torch.manual_seed(3)
+    twin = lm.packed("half")
+    assert twin.weights == "half" and twin.least_rows == 1
+    own = states(lm.model.base_model, torch.randn(1, count, lm.width))
+    rows = lm.embeddings.output(own)
+    assert float((twin.output(own) - rows).abs().max()) < 2e-3 * float(rows.abs().max())
+
+
+def test_half_precision_is_for_those_who_ask_and_never_for_verify(lm, monkeypatch):
+    asked = []
+    packed_ = DynamicLM.packed
+    monkeypatch.setattr(
+        DynamicLM, "packed", lambda self, w="single": asked.append(w) or packed_(self, w)
+    )
+    vocabulary = lm.vocabulary(["quiet enjoyment of the premises"])
+
+    def used(**options):
+        asked.clear()
+        generate(lm, "The tenant shall", vocabulary, max_tokens=4, ignore_eos=True, **options)
+        return "half" in asked
+
+    assert not used() and used(weights="half") and not used(weights="half", mode="verify")
+    lm.profile = lm.profile.model_copy(update={"weights": "half"})
+    assert used() and not used(weights="single") and not used(mode="verify")

@@ -138,7 +138,7 @@ class ActivePhrases:
             logits[_joined(view.lengths, stretches) > longest] = -numpy.inf
         if logits.max() == -numpy.inf:
             return None
-        if view.outputs.dtype == numpy.float16:
+        if self._rows.is_rough:
             self._rescore(view, hidden, found)
         return found
 

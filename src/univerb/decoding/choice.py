@@ -73,7 +73,9 @@ def choose_atomic(
     if phrases is None:
         return Choice(sampler.pick(sampler.filtered(logits, seen)), logits)
     both = numpy.concatenate([logits, phrases.logits])
-    picked = sampler.pick(sampler.filtered(both, _places(seen, len(logits), phrases)))
+    if sampler.has_filters:
+        both = sampler.filtered(both, _places(seen, len(logits), phrases))
+    picked = sampler.pick(both)
     return Choice(_unit(picked, len(logits), phrases), logits, phrases)
 
 

@@ -18,6 +18,7 @@ from univerb.decoding.choice import (
     followers,
     guess,
 )
+from univerb.decoding.drafts import Drafts
 from univerb.decoding.engines.base import Engine, Floats, Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
@@ -33,13 +34,12 @@ _TWICE = 2
 
 
 class Draft(NamedTuple):
-    """A phrase that is being read as its tokens."""
+    """Tokens that are being read before it is known whether they stand."""
 
-    phrase: Phrase
-    unit: int
+    ids: Sequence[int]
+    unit: int | None
+    """The phrase that was chosen; None if only the first token was, and the others are a guess."""
     candidates: tuple[Candidate, ...]
-    is_guess: bool
-    """Only its first token was chosen: the others must be what would be chosen, too."""
 
 
 class Continuation:
@@ -62,9 +62,11 @@ class Continuation:
         self._lm = lm
         self._decoding = decoding
         self._how = decoding.resolved(lm.profile)
+        self._engine = engine
         self._eos = frozenset() if decoding.ignore_eos else lm.eos_ids
         self._sampler = engine.sampler(decoding)
         self._phrases: ActivePhrases | None = None
+        self._drafts: Drafts | None = None
         if vocabulary is not None:
             self._phrases = ActivePhrases(
                 lm,
@@ -75,6 +77,7 @@ class Continuation:
                 self._eos,
                 decoding.exact,
             )
+            self._drafts = Drafts(vocabulary)
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._prompt = list(prompt)
         self._seen = list(prompt)
@@ -129,8 +132,9 @@ class Continuation:
         if choice.unit >= len(logits):
             return self._take_phrase(choice, candidates)
         guessed = None if self._how.is_atomic else self._guess(choice.unit, hidden, logits)
-        if guessed is not None:
-            return self._hold(guessed, candidates, is_guess=True)
+        if guessed:
+            self._draft = Draft([choice.unit, *guessed], None, candidates)
+            return self._draft.ids
         if self._phrases is not None:
             self._phrases.vocabulary.tick()
         weighed = choice if self._how.is_atomic else Choice(choice.unit, logits)
@@ -234,23 +238,33 @@ class Continuation:
         number = unit - self._lm.static_size
         return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
 
-    def _guess(self, token: int, hidden: Floats, logits: Floats) -> int | None:
-        """Return the phrase that may show how the text goes on from a chosen token."""
-        if self._phrases is None or token in self._eos:
-            return None
+    def _guess(self, token: int, hidden: Floats, logits: Floats) -> Sequence[int]:
+        """Return how the text may go on from a chosen token."""
+        if self._phrases is None or self._drafts is None or token in self._eos:
+            return ()
         if self._decoding.growth is not None and self._how.tolerance > 0.0:
             # Phrases that come at a guessed token would be missed by the choice there.
-            return None
-        own = self._phrases.beginning_with(numpy.array([token]), hidden, self._longest_phrase())
+            return ()
+        longest = self._longest_phrase()
+        most = min(longest, self._engine.draft_rows) - 1
+        if most < 1:
+            return ()
+        own = self._phrases.beginning_with(numpy.array([token]), hidden, longest)
         number = None if own is None else guess(float(logits[token]), own, self._how.draft)
-        return None if number is None else len(logits) + number
+        if number is None:
+            return ()
+        found = list(self._phrases.vocabulary.phrase(len(logits) + number).ids[1 : most + 1])
+        found += self._drafts.after([*self._seen, token, *found], most - len(found))
+        is_end = [one in self._eos for one in found]
+        return found[: is_end.index(True)] if any(is_end) else found
 
     def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> Sequence[Row]:
         assert self._phrases is not None
         unit = choice.unit
-        if not self._how.is_atomic:
-            return self._hold(unit, candidates, is_guess=False)
         phrase = self._phrases.vocabulary.phrase(unit)
+        if not self._how.is_atomic:
+            self._draft = Draft(phrase.ids, unit, candidates)
+            return phrase.ids
         self._emit(phrase.ids, choice.logprob, phrase, candidates)
         self._phrases.vocabulary.tick([unit])
         self._seen.append(unit)
@@ -260,23 +274,16 @@ class Continuation:
         row = self._phrases.input(unit - self._lm.static_size)
         return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
 
-    def _hold(self, unit: int, candidates: tuple[Candidate, ...], is_guess: bool) -> Sequence[Row]:
-        assert self._phrases is not None
-        self._draft = Draft(self._phrases.vocabulary.phrase(unit), unit, candidates, is_guess)
-        return self._draft.phrase.ids
-
     def _settle_draft(self, draft: Draft, output: Output) -> int:
         """Keep the part of a draft that stands; returns how many of its rows to take back."""
         assert self._state is not None
-        ids = draft.phrase.ids
-        kept, own = self._confirmed(ids, output) if draft.is_guess else self._accepted(ids, output)
+        ids, is_guess = draft.ids, draft.unit is None
+        kept, own = self._confirmed(ids, output) if is_guess else self._accepted(ids, output)
         before = [self._state[1], *output.logits[: kept - 1]]
-        logprob = sum(Choice(*pair).logprob for pair in zip(ids, before, strict=False))
+        logprobs = [Choice(*pair).logprob for pair in zip(ids, before, strict=False)]
         self._draft = None
         self._state = (output.hidden[kept - 1], output.logits[kept - 1])
-        self._emit(ids[:kept], logprob, draft.phrase if kept > 1 else None, draft.candidates)
-        if self._phrases is not None:
-            self._phrases.vocabulary.tick([draft.unit] if kept > 1 else [])
+        self._emit_kept(draft, kept, logprobs)
         if own is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
             logits = output.logits[kept - 1]
@@ -284,6 +291,24 @@ class Continuation:
             self._emit_token(own, chosen.logprob, self._explain(chosen))
             self._pending = [own]
         return len(ids) - kept
+
+    def _emit_kept(self, draft: Draft, kept: int, logprobs: Sequence[float]) -> None:
+        """Write what stands of a draft: the phrase that was chosen, or those that a guess holds."""
+        assert self._phrases is not None
+        assert self._drafts is not None
+        ids, candidates = draft.ids[:kept], draft.candidates
+        whole = draft.unit if kept > 1 else None
+        parts = [(0, kept, whole)] if draft.unit is not None else list(self._drafts.units(ids))
+        names, used = self._phrases.vocabulary, []
+        for begin, end, unit in parts:
+            is_open = unit is not None and not self._is_gone(unit)
+            phrase = names.phrase(unit) if unit is not None and is_open else None
+            self._emit(ids[begin:end], sum(logprobs[begin:end]), phrase, candidates)
+            used += [unit] if unit is not None else []
+            candidates = ()
+            if self.finish_reason:
+                break
+        names.tick(used)
 
     def _accepted(self, ids: Sequence[int], output: Output) -> tuple[int, int | None]:
         """Count the tokens that the LM tolerates; its own token follows after a cut."""

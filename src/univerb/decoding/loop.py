@@ -41,10 +41,8 @@ class Decoder:
             for ids, vocabulary in zip(self._prompts, own, strict=True)
         ]
         has_phrases = any(v is not None and (len(v) or decoding.growth) for v in own)
-        positions = decoding.resolved(lm.profile).positions
-        self._session: Session = engine.session(
-            positions, has_phrases=has_phrases, reuse=decoding.reuse
-        )
+        how = decoding.resolved(lm.profile)
+        self._session: Session = engine.session(how, has_phrases=has_phrases, reuse=decoding.reuse)
         self._running: list[int] = []
         """Which sequence each row of the session is."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from univerb.config import Mode, Positions, Profile
+from univerb.config import Mode, Positions, Profile, Weights
 from univerb.errors import OptionError, did_you_mean
 from univerb.vocabulary import DynamicVocabulary
 
@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     explain: bool
     exact: bool | None
     reuse: bool
+    weights: Weights | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,9 @@ class Decoding:
     reuse: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
     faster, and right but for the last bits."""
+    weights: Weights | None = None
+    """torch on a CPU: `half` reads half-precision weights in passes over a few rows, where there
+    are phrases; `verify` and plain text never do."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or isinstance(self.ban, str):
@@ -122,6 +126,7 @@ class Decoding:
                 "Leave it out, or use mode 'atomic'."
             )
         _one_of("truncate", self.truncate, (None, "left"))
+        _one_of("weights", self.weights, (None, "single", "half"))
         if self.mode == "verify" and self.tolerance not in (None, 0.0):
             raise OptionError(
                 f"mode 'verify' is tolerance 0, but tolerance is {self.tolerance}. "
@@ -141,6 +146,7 @@ class Decoding:
             draft=profile.draft if self.draft is None else self.draft,
             escape=profile.escape if self.escape is None else self.escape,
             positions=self.positions or profile.positions,
+            weights="single" if mode == "verify" else self.weights or profile.weights,
         )
 
 
@@ -154,6 +160,7 @@ class Resolved:
     draft: float
     escape: int
     positions: Positions
+    weights: Weights
 
 
 def make_decoding(options: dict[str, Any]) -> Decoding:

@@ -25,6 +25,11 @@ class NumpySampler:
         """Whether it picks without drawing."""
         return self.generator is None
 
+    @property
+    def has_filters(self) -> bool:
+        """Whether `filtered` changes anything."""
+        return bool(self.filters)
+
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
         for apply in self.filters:

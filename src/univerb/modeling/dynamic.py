@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.config import EncoderConfig, Profile
+from univerb.config import EncoderConfig, Profile, Weights
 from univerb.errors import CheckpointError
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import copy_adapter, load_adapter
@@ -28,7 +28,7 @@ from univerb.modeling.checkpoint import (
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.heads import TiedHead
-from univerb.modeling.packed import Packed, can_pack
+from univerb.modeling.packed import Packed, pack
 from univerb.modeling.packed import stamp as packing_stamp
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.table import VectorPair
@@ -82,7 +82,7 @@ class DynamicLM(PhraseModel):
         self.encoder = encoder
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
         self._fingerprint: tuple[int, str] | None = None
-        self._packed: Packed | None = None
+        self._packed: dict[Weights, Packed | None] = {}
         self.adapter: Path | None = None
         """Where the adapter that was added to the model lies."""
 
@@ -237,14 +237,14 @@ class DynamicLM(PhraseModel):
             view.version, inputs, outputs, bias, torch.from_numpy(view.first).to(like.device)
         )
 
-    def packed(self) -> Packed | None:
+    def packed(self, weights: Weights = "single") -> Packed | None:
         """Return the model laid out for passes over a few rows, or None where that cannot be."""
         with self._lock:
-            if self._packed is None or self._packed.stamp != packing_stamp(self.model):
-                with torch.inference_mode(mode=False), torch.no_grad():
-                    usable = can_pack(self.model)
-                    self._packed = Packed(self.model, self.embeddings.output) if usable else None
-            return self._packed
+            known = self._packed.get(weights)
+            if known is None or known.stamp != packing_stamp(self.model):
+                known = pack(self.model, self.embeddings.output, weights)
+                self._packed[weights] = known
+            return known
 
     def stamp(self) -> int:
         """Return a number that rises when the encoder or the LM's rows are changed."""

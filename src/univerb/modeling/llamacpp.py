@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy
 from numpy.typing import NDArray
 
+from univerb.config import Profile
 from univerb.errors import CheckpointError, ModelError
 from univerb.locations import (
     DEFAULT_MODEL,
@@ -74,9 +75,7 @@ class LlamaCppLM(PhraseModel):
         self._card: Card = read_card(folder)
         rust = read_tokenizer(tokens)
         tokenizer = Tokenizer(rust, special_ids(rust, tokens))
-        # A row of llama.cpp takes one position, whatever it stands for.
-        profile = self._card.profile.model_copy(update={"positions": "unit"})
-        super().__init__(tokenizer, profile, name)
+        super().__init__(tokenizer, _profile(self._card.profile), name)
         check_fits(gguf, self._card, tokenizer)
         check_words(gguf, rust, self._card.backbone.name)
         self.native = NativeModel(gguf.path, threads)
@@ -319,6 +318,14 @@ class LlamaCppLM(PhraseModel):
                 "after its last one (scaling, soft-capping), so phrases would be on another scale. "
                 "Use a backbone without it."
             )
+
+
+def _profile(given: Profile) -> Profile:
+    """Return how to decode here: every row costs a step, so only single vectors save time."""
+    bias = given.phrase_bias if given.mode == "atomic" else 0.0
+    # A row of llama.cpp takes one position, whatever it stands for.
+    own = {"mode": "atomic", "phrase_bias": bias, "positions": "unit"}
+    return given.model_copy(update=own)
 
 
 def _keep(place: Path, text: str) -> None:

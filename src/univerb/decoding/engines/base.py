@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import Positions
-from univerb.decoding.options import Decoding
+from univerb.decoding.options import Decoding, Resolved
 from univerb.modeling.table import TableView
 
 Floats = NDArray[numpy.float32]
@@ -79,6 +78,11 @@ class PhraseRows(Protocol):
         """What is worth the time that it saves, as measured."""
         ...
 
+    @property
+    def is_rough(self) -> bool:
+        """Whether `products` is right to two digits only."""
+        ...
+
     def follow(self, view: TableView) -> None:
         """Take in a view of the table."""
         ...
@@ -105,6 +109,11 @@ class Sampler(Protocol):
         """Whether it picks without drawing."""
         ...
 
+    @property
+    def has_filters(self) -> bool:
+        """Whether `filtered` changes anything."""
+        ...
+
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
         ...
@@ -117,7 +126,12 @@ class Sampler(Protocol):
 class Engine(Protocol):
     """What computes for an LM."""
 
-    def session(self, positions: Positions, *, has_phrases: bool, reuse: bool) -> Session:
+    @property
+    def draft_rows(self) -> int:
+        """How many rows of a pass cost about as much as one; below 2 nothing is drafted."""
+        ...
+
+    def session(self, how: Resolved, *, has_phrases: bool, reuse: bool) -> Session:
         """Begin with a batch of sequences; without phrases nobody looks at their states."""
         ...
 

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 
 import numpy
 
-from univerb.config import Positions
 from univerb.decoding.engines.base import Floats, Output, PhraseRow, Row
 from univerb.decoding.engines.numpy_rows import NumpyRows
-from univerb.decoding.options import Decoding
+from univerb.decoding.options import Decoding, Resolved
 from univerb.decoding.sampling import NumpySampler, make_sampler
 from univerb.errors import ModelError, OptionError, UniverbError
 from univerb.modeling.llama_native import PASS_ROWS, Context, last_error
@@ -41,13 +40,18 @@ class LlamaCppEngine:
     def __init__(self, lm: LlamaCppLM) -> None:
         self._lm = lm
 
+    @property
+    def draft_rows(self) -> int:
+        """One: llama.cpp on a CPU computes, it does not wait for memory."""
+        return 1
+
     def session(
-        self, positions: Positions, *, has_phrases: bool, reuse: bool = False
+        self, how: Resolved, *, has_phrases: bool, reuse: bool = False
     ) -> "LlamaCppSession":
         """Begin with a batch of sequences.
 
         Args:
-            positions: Only "unit".
+            how: Its positions must be "unit".
             has_phrases: Whether states are needed.
             reuse: Without effect: every prompt is read.
 
@@ -57,10 +61,10 @@ class LlamaCppEngine:
         Raises:
             OptionError: If positions are to count base tokens.
         """
-        if positions != "unit":
+        if how.positions != "unit":
             raise OptionError(
-                f"positions is {positions!r}; in llama.cpp a row takes one place. Use 'unit', or "
-                "the torch engine."
+                f"positions is {how.positions!r}; in llama.cpp a row takes one place. Use "
+                "'unit', or the torch engine."
             )
         return LlamaCppSession(self._lm, has_phrases)
 

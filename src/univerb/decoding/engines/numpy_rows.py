@@ -16,7 +16,8 @@ class NumpyRows:
     """
 
     # A step of llama.cpp takes a few milliseconds: so would the products of some thousand rows.
-    short_list = ShortList(start=2048, first_tokens=64, per_token=256)
+    short_list = ShortList(start=2048, first_tokens=48, per_token=128)
+    is_rough = False
 
     def __init__(self) -> None:
         self._given = self._wide = numpy.empty((0, 0), numpy.float32)

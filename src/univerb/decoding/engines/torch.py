@@ -10,6 +10,7 @@ one is not read again (`Prefixes`). Without phrases every bit is the bare model'
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
-from univerb.config import Positions
+from univerb.config import Positions, Weights
 from univerb.decoding.engines.base import Floats, Output, PhraseRow, Row
 from univerb.decoding.engines.prefixes import Prefixes
 from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.engines.torch_sampling import TorchSampler, make_sampler
-from univerb.decoding.options import Decoding
+from univerb.decoding.options import Decoding, Resolved
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.packed import can_pack
 
 _MOST = 64
 """Rows of a pass for which the packed model is used, at most."""
@@ -37,9 +39,17 @@ class TorchEngine:
     def __init__(self, lm: DynamicLM) -> None:
         self._lm = lm
 
-    def session(self, positions: Positions, *, has_phrases: bool, reuse: bool) -> "TorchSession":
+    @cached_property
+    def draft_rows(self) -> int:
+        """Eight where weights are read once for all rows: laid out for it, or on a GPU."""
+        model = self._lm.model
+        return 8 if model.device.type != "cpu" or can_pack(model) else 1
+
+    def session(self, how: Resolved, *, has_phrases: bool, reuse: bool) -> "TorchSession":
         """Begin with a batch of sequences."""
-        return TorchSession(self._lm, positions, has_phrases=has_phrases, reuse=reuse)
+        return TorchSession(
+            self._lm, how.positions, how.weights, has_phrases=has_phrases, reuse=reuse
+        )
 
     def sampler(self, decoding: Decoding) -> TorchSampler:
         """Make a sampler for one sequence."""
@@ -64,12 +74,13 @@ class TorchSession:
         self,
         lm: DynamicLM,
         positions: Positions = "unit",
+        weights: Weights = "single",
         *,
         has_phrases: bool = False,
         reuse: bool = False,
     ) -> None:
         self._lm = lm
-        self._packed = lm.packed() if has_phrases else None
+        self._packed = lm.packed(weights) if has_phrases else None
         can_share = has_phrases and reuse and not lm.has_window
         self._prefixes = _prefixes.setdefault(lm, Prefixes()) if can_share else None
         self._by_token = positions == "token"
@@ -156,9 +167,8 @@ class TorchSession:
     ) -> tuple[Floats, Floats]:
         """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones."""
         rows = vectors.shape[0] * vectors.shape[1]
-        # One thread multiplies a single row fastest as torch does.
-        least = 1 if torch.get_num_threads() > 1 else 2
-        packed = self._packed if least <= rows <= _MOST else None
+        is_few = self._packed is not None and self._packed.least_rows <= rows <= _MOST
+        packed = self._packed if is_few else None
         body = packed.body if packed else self._lm.model.base_model
         hidden: Tensor = body(
             inputs_embeds=vectors,

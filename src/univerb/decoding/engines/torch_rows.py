@@ -23,6 +23,11 @@ class TorchRows:
 
     short_list = ShortList(start=131_072, first_tokens=256, per_token=256)
 
+    @property
+    def is_rough(self) -> bool:
+        """Whether the rows are in half precision."""
+        return self._rows.dtype == torch.float16
+
     def follow(self, view: TableView) -> None:
         """Take in a view of the table: shared memory on a CPU, a copy elsewhere."""
         if view is not self._seen:

@@ -38,6 +38,11 @@ class TorchSampler:
         """Whether it picks without drawing."""
         return self.generator is None
 
+    @property
+    def has_filters(self) -> bool:
+        """Whether `filtered` changes anything."""
+        return bool(self.filters)
+
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
         if not self.filters:

@@ -1,0 +1,90 @@
+"""Drafts are what the documents say next; what they hold is found again as phrases."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import stir
+from univerb.decoding.drafts import Drafts
+from univerb.decoding.loop import generate
+from univerb.phrase import Document, Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+
+def ngrams(ids, longest=5, size=1000):
+    """All n-grams of a text, as a source of phrases gives them."""
+    keys = {
+        tuple(ids[at : at + count])
+        for count in range(2, longest + 1)
+        for at in range(len(ids) - count + 1)
+    }
+    return DynamicVocabulary(size, [Phrase(key, "x") for key in sorted(keys)])
+
+
+def test_a_draft_goes_on_as_the_text_does_beyond_any_phrase():
+    text = list(range(10, 40))
+    drafts = Drafts(ngrams(text))
+    assert drafts.after([1, 2, 12, 13, 14], 20) == list(range(15, 35))
+    assert drafts.after([12, 13, 14], 3) == [15, 16, 17]
+    assert drafts.after(text, 9) == [], "the text ends there"
+    assert drafts.after([13, 14], 9) == [], "two tokens alone are no context"
+    assert drafts.after([], 9) == drafts.after([12, 13, 14], 0) == []
+
+
+def test_phrases_that_come_later_are_followed():
+    vocabulary = DynamicVocabulary(100)
+    drafts = Drafts(vocabulary)
+    assert drafts.after([1, 2, 3], 5) == []
+    vocabulary.add([Phrase((1, 2, 3, 4), "x"), Phrase((2, 3, 4, 5), "y")])
+    assert drafts.after([9, 1, 2, 3], 5) == [4, 5]
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
+def test_units_are_the_whole_text_in_longest_phrases(document, text):
+    vocabulary = ngrams(document)
+    drafts = Drafts(vocabulary)
+    drafts.after([], 0)
+    at = 0
+    for begin, end, unit in drafts.units(text):
+        assert begin == at < end
+        at = end
+        if unit is None:
+            assert end == begin + 1
+            assert all(vocabulary.find(tuple(text[begin:stop])) is None
+                       for stop in range(begin + 2, min(begin + 6, len(text)) + 1))  # fmt: skip
+        else:
+            assert vocabulary.phrase(unit).ids == tuple(text[begin:end])
+    assert at == len(text)
+
+
+def test_inactive_phrases_are_not_named():
+    vocabulary = DynamicVocabulary(100, [Phrase((1, 2, 3), "x")])
+    drafts = Drafts(vocabulary)
+    drafts.after([], 0)
+    assert list(drafts.units([1, 2, 3])) == [(0, 3, 100)]
+    vocabulary.remove([100])
+    assert [unit for _, _, unit in drafts.units([1, 2, 3])] == [None] * 3
+
+
+def test_verify_reads_several_tokens_of_its_own_text_in_one_pass(tiny):
+    lm = stir(tiny)
+    prompt = [3, 5, 7]
+    plain = generate(lm, prompt, max_tokens=60, ignore_eos=True)
+    ids = [token for piece in plain.pieces for token in piece.ids]
+    vocabulary = ngrams(ids, 8, lm.static_size)
+    checked = generate(lm, prompt, vocabulary, mode="verify", draft=99.0, max_tokens=60,
+                       ignore_eos=True)  # fmt: skip
+    assert [t for piece in checked.pieces for t in piece.ids] == ids
+    assert checked.stats.steps < 40
+    assert sum(len(piece.ids) for piece in checked.pieces if piece.is_phrase) > 30
+
+
+def test_the_sources_of_what_a_draft_brought_are_its_documents(tiny):
+    lm = stir(tiny)
+    text = generate(lm, "the tenant", max_tokens=40, ignore_eos=True).text
+    document = Document("the tenant" + text, "own.txt")
+    found = generate(lm, "the tenant", lm.vocabulary([document]), mode="verify", draft=99.0,
+                     max_tokens=40, ignore_eos=True)  # fmt: skip
+    assert found.text == text
+    for phrase in found.phrases:
+        span = phrase.sources[0]
+        assert document.text[span.start : span.end] == phrase.text.strip()
