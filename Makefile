@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CORE := $(VENV)/.stamp-core
 DEV := $(VENV)/.stamp-dev
 PLOTS := $(VENV)/.stamp-plots
+LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling
 
 .DEFAULT_GOAL := help
@@ -49,12 +50,13 @@ check-docstrings: $(DEV)
 check-spelling: $(DEV)
 	$(BIN)/codespell
 
-# decode, corpus, domain, citations or train
-BENCH ?= decode
+# speed, decode, head, corpus, domain, citations or train
+BENCH ?= speed
+speed = $(BIN)/univerb bench -o benchmarks/results/speed
 
-bench: $(PLOTS) ## Measure: make bench BENCH=corpus, or decode, domain, citations, train
+bench: $(PLOTS) $(LLAMACPP) ## Measure speed: make bench, or BENCH=decode, head, corpus, domain, citations, train
 	$(BIN)/univerb setup
-	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
+	$(if $(filter speed,$(BENCH)),$(speed),$(BIN)/python benchmarks/$(BENCH).py) $(ARGS)
 
 clean: ## Remove .venv, builds and caches; the model cache in your home stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -69,6 +71,11 @@ $(CORE): pyproject.toml constraints.txt
 
 $(PLOTS): $(CORE)
 	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,plots,train]'
+	@touch $@
+
+$(LLAMACPP): $(CORE)
+	@echo "Compiling llama.cpp: about five minutes."
+	$(PIP) install -qq -c constraints.txt -e '.[llamacpp]'
 	@touch $@
 
 $(DEV): $(CORE)

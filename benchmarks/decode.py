@@ -12,8 +12,6 @@ import gzip
 import json
 import random
 import statistics
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from transformers.utils import logging
 
 import univerb
 from report import DATA, RESULTS, machine, need_data, read_report, write_report
+from timing import interleaved, ratios
 from univerb.decoding.loop import generate
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Vectors
@@ -116,7 +115,8 @@ def encode(lm: DynamicLM, rounds: int) -> dict[str, Any]:
             encode_batch(given[start : start + BATCH])
 
     def shared() -> None:
-        lm.encode(phrases)
+        # Not through `encode`, which would find them in the cache of earlier requests.
+        lm.encode_fresh(phrases)
 
     def unique() -> None:
         in_batches(by_length, lambda batch: encode_padded(lm, batch))
@@ -189,24 +189,6 @@ def verify_one(lm: DynamicLM, text: str, tokens: int) -> dict[str, Any]:
         "steps": checked.stats.steps,
         "plain_steps": plain.stats.steps,
     }
-
-
-def interleaved(systems: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Run every system once per round, after a round that does not count."""
-    seconds: dict[str, list[float]] = defaultdict(list)
-    for number in track(range(rounds + 1), "rounds"):
-        for name, run in systems.items():
-            began = time.perf_counter()
-            run()
-            if number:
-                seconds[name].append(time.perf_counter() - began)
-    return seconds
-
-
-def ratios(own: list[float], reference: list[float]) -> list[float]:
-    """Return median, smallest and largest ratio within a round."""
-    each = [a / b for a, b in zip(own, reference, strict=True)]
-    return [round(value, 3) for value in (statistics.median(each), min(each), max(each))]
 
 
 def articles(count: int) -> list[Document]:

