@@ -41,7 +41,10 @@ _SUPER_BLOCK = {*range(10, 20), 21, 22, 23, 29, 34, 35}
 
 @functools.cache
 def library() -> ModuleType:
-    """Return llama.cpp's functions, its log silenced.
+    """Load llama.cpp, its log silenced.
+
+    Returns:
+        Its functions.
 
     Raises:
         MissingExtra: If llama-cpp-python is not installed.
