@@ -36,7 +36,9 @@ class NumpyRows:
             if self._wide is not self._given and not self._is_wide[rows].all():
                 self._wide[rows] = self._given[rows]
                 self._is_wide[rows] = True
-        return numpy.concatenate([self._wide[rows] @ hidden for rows in stretches])
+        # Not `@`: its threads and llama.cpp's would wait for each other at every step.
+        parts = [numpy.vecdot(self._wide[rows], hidden) for rows in stretches]
+        return numpy.concatenate(parts)
 
     def exact(self, hidden: Floats, rows: Ints) -> Floats:
         """Multiply a few rows with a state (d,): `products` is exact already."""
