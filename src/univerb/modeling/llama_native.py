@@ -157,6 +157,8 @@ class Context:
         settings.kv_unified, settings.pooling_type = True, native.LLAMA_POOLING_TYPE_NONE
         # Full caches even where layers have windows: rows can be taken back.
         settings.swa_full = True
+        # On a CPU flash attention costs time as the context grows, and some agreement with fp32.
+        settings.flash_attn_type = native.LLAMA_FLASH_ATTN_TYPE_DISABLED
         _log.clear()
         self._handle = native.llama_init_from_model(model.weights.pointer, settings)
         if not self._handle:
