@@ -132,23 +132,52 @@ def answer(
         raise OptionError(f"shots is {shots}; give 0, or 1 for a solved example.")
     check_choices(style, cite)
     find = source or _source(phrases)
-    is_chat = bool(lm.hf_tokenizer.chat_template) if chat is None else chat
+    is_chat = has_chat(lm) if chat is None else chat
     defaults: Options = {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
     given = cast(Options, {**defaults, **options})
     room = lm.context_size - make_decoding(dict(given)).max_tokens
     found = find_passages(question, documents, k, retriever)
-
-    def encode(passages: Sequence[Chunk]) -> list[int]:
-        asked = question_prompt(question, passages, shots)
-        prompt = without_special(asked, map(str, lm.hf_tokenizer.added_tokens_decoder.values()))
-        return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
-
-    # The last position is for the first token of the answer.
-    prompt, passages = fitted(found, encode, min(room, lm.context_size - 1))
+    prompt, passages = passages_prompt(lm, question, found, room, shots=shots, is_chat=is_chat)
     own = citable_phrases(passages, find, lm.tokenizer, encode_marker) if find else ()
     generation = generate(lm, prompt, lm.vocabulary(own) if find else None, **given)
     cited = cited_text(generation, passages, style, cite)
     return Answer(question, cited, passages, generation, truncated=passages != found)
+
+
+def has_chat(lm: PhraseModel) -> bool:
+    """Tell whether questions are asked in a chat template."""
+    return bool(lm.hf_tokenizer.chat_template)
+
+
+def passages_prompt(
+    lm: PhraseModel,
+    question: str,
+    found: tuple[Chunk, ...],
+    room: int,
+    *,
+    shots: int = 0,
+    is_chat: bool,
+) -> tuple[list[int], tuple[Chunk, ...]]:
+    """Make the prompt that asks a question over passages.
+
+    Args:
+        lm: The LM.
+        question: What is asked.
+        found: The passages, best first.
+        room: How many tokens the prompt may have; the last position is for the answer.
+        shots: 1 shows the LM a solved example first.
+        is_chat: Whether to use the chat template.
+
+    Returns:
+        The prompt's ids, and the passages as they were shortened to fit.
+    """
+    special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
+
+    def encode(passages: Sequence[Chunk]) -> list[int]:
+        prompt = without_special(question_prompt(question, passages, shots), special)
+        return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
+
+    return fitted(found, encode, min(room, lm.context_size - 1))
 
 
 def find_passages(

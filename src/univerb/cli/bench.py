@@ -11,8 +11,8 @@ from rich.table import Table
 from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import OUTPUT, AsJson, Model, Offline, Threads, make_folder
-from univerb.errors import MissingExtra, OptionError
+from univerb.cli.options import OUTPUT, AsJson, Model, Offline, Threads, make_folder, write_pages
+from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -124,13 +124,7 @@ def _write_report(folder: Path, run: "Run", command: str) -> None:
         "bench.json": json.dumps(to_dict(run), indent=2) + "\n",
         "bench.md": markdown(run, command),
     }
-    for page, content in pages.items():
-        try:
-            (folder / page).write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise OptionError(
-                f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
-            ) from error
+    write_pages(folder, pages)
     title = f"{run.about['model']}, {run.about['threads']} threads"
     try:
         plot_bench(folder / "bench.png", summary(run), title)

@@ -24,6 +24,7 @@ from univerb.cli.options import (
     Threads,
     Tolerance,
     make_folder,
+    write_pages,
 )
 from univerb.errors import OptionError, did_you_mean
 from univerb.locations import DEFAULT_MODEL
@@ -198,13 +199,7 @@ def _write_report(folder: Path, report: "PhrasesReport", name: str) -> None:
     command = "univerb " + " ".join(sys.argv[1:])
     text = json.dumps(report.to_dict(), indent=2)
     pages = {f"{name}.json": text + "\n", f"{name}.md": markdown(report, command)}
-    for page, content in pages.items():
-        try:
-            (folder / page).write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise OptionError(
-                f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
-            ) from error
+    write_pages(folder, pages)
     title = f"{Path(report.about['model']).name}, {report.about['documents']} documents"
     if name == "sweep":
         plot_sweep(folder / "sweep.png", report.writing, title)

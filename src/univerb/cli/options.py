@@ -148,6 +148,17 @@ def make_folder(option: str, folder: "Path") -> None:
         ) from error
 
 
+def write_pages(folder: "Path", pages: dict[str, str]) -> None:
+    """Write a report's pages by name, or say that one cannot be written."""
+    for page, content in pages.items():
+        try:
+            (folder / page).write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
+            ) from error
+
+
 def phrase_source(
     name: SourceName, sizes: str | None, min_count: int, documents: "Sequence[Document]"
 ) -> "PhraseSource":

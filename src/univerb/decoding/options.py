@@ -42,6 +42,16 @@ class Options(TypedDict, total=False):
     weights: Weights | None
 
 
+class Sampling(TypedDict):
+    """The arguments of an engine's `make_sampler`."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    seed: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
     """How to decode. Whatever is None is taken from the model's profile."""
@@ -132,6 +142,17 @@ class Decoding:
                 f"mode 'verify' is tolerance 0, but tolerance is {self.tolerance}. "
                 "Leave it out, or use mode 'unfold'."
             )
+
+    @property
+    def sampling(self) -> "Sampling":
+        """What a sampler is made of."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "repetition_penalty": self.repetition_penalty,
+            "seed": self.seed,
+        }
 
     def resolved(self, profile: Profile) -> "Resolved":
         """Fill what was left open from a model's profile."""

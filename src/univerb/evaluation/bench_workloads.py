@@ -359,18 +359,11 @@ def _answer_case(
     lm: "DynamicLM", question: str, documents: Sequence[Document], max_tokens: int
 ) -> Case:
     """Make the very prompt that `univerb.answer` makes."""
-    from univerb.applications.answer import find_passages
-    from univerb.applications.prompts import fitted, question_prompt, without_special
-
-    special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
-
-    def encode(passages: Sequence[Chunk]) -> list[int]:
-        prompt = without_special(question_prompt(question, passages), special)
-        is_chat = bool(lm.hf_tokenizer.chat_template)
-        return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
+    from univerb.applications.answer import find_passages, has_chat, passages_prompt
 
     found = find_passages(question, documents, PASSAGES)
-    ids, passages = fitted(found, encode, lm.context_size - max_tokens)
+    room = lm.context_size - max_tokens
+    ids, passages = passages_prompt(lm, question, found, room, is_chat=has_chat(lm))
     return Case("answers", question, tuple(ids), passages=passages)
 
 

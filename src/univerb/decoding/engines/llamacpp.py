@@ -70,13 +70,7 @@ class LlamaCppEngine:
 
     def sampler(self, decoding: Decoding) -> NumpySampler:
         """Make a sampler for one sequence."""
-        return make_sampler(
-            decoding.temperature,
-            decoding.top_p,
-            decoding.top_k,
-            decoding.repetition_penalty,
-            decoding.seed,
-        )
+        return make_sampler(**decoding.sampling)
 
     def phrase_rows(self) -> NumpyRows:
         """Make what multiplies the rows of one sequence's phrases."""

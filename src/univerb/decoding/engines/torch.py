@@ -53,14 +53,7 @@ class TorchEngine:
 
     def sampler(self, decoding: Decoding) -> TorchSampler:
         """Make a sampler for one sequence."""
-        return make_sampler(
-            decoding.temperature,
-            decoding.top_p,
-            decoding.top_k,
-            decoding.repetition_penalty,
-            decoding.seed,
-            self._lm.model.device,
-        )
+        return make_sampler(**decoding.sampling, device=self._lm.model.device)
 
     def phrase_rows(self) -> TorchRows:
         """Make what multiplies the rows of one sequence's phrases."""
