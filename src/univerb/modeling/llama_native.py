@@ -53,11 +53,12 @@ def library() -> ModuleType:
         from llama_cpp import llama_cpp
     except ImportError:
         raise MissingExtra("llama-cpp-python", "llamacpp") from None
-    listener = llama_cpp.llama_log_callback(_keep_error)
+    native: ModuleType = llama_cpp
+    listener = native.llama_log_callback(_keep_error)
     _listeners.append(listener)
-    llama_cpp.llama_log_set(listener, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    return llama_cpp
+    native.llama_log_set(listener, ctypes.c_void_p(0))
+    native.llama_backend_init()
+    return native
 
 
 def _keep_error(level: int, line: bytes, _: object) -> None:
