@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import stir
-from univerb.decoding.drafts import Drafts
+from univerb.decoding.drafts import Drafts, History
 from univerb.decoding.loop import generate
 from univerb.phrase import Document, Phrase
 from univerb.vocabulary import DynamicVocabulary
@@ -88,3 +88,36 @@ def test_the_sources_of_what_a_draft_brought_are_its_documents(tiny):
     for phrase in found.phrases:
         span = phrase.sources[0]
         assert document.text[span.start : span.end] == phrase.text.strip()
+
+
+def test_a_text_goes_on_as_it_did_before_and_round_where_it_ends():
+    assert History(8).after([1, 2, 3, 4, 5, 9, 1, 2], 3, 2) == ([4, 5], 3)
+    twice = [1, 2, 3, 4, 5, 9, 1, 2, 3, 8, 1, 2]
+    assert History(8).after(twice, 3, 1) == ([8], 3), "the last time counts"
+    longer = [7, 1, 2, 4, 9, 1, 2, 8, 7, 1]
+    assert History(8).after(longer, 2, 1) == ([4], 3), "but first the longer context"
+    assert History(8).after([7, 5, 6, 7, 5], 6, 7) == ([7, 5, 6, 7, 5, 6, 7], 3)
+    assert History(8).after([1, 2], 3, 5) == History(8).after([], 3, 5) == ([], 0)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 9))
+def test_what_a_history_says_stood_in_the_text(ids, most):
+    """It is the continuation of an earlier place, found also when the text grew bit by bit."""
+    grown = History(8)
+    for end in range(len(ids) - 1):
+        grown.after(ids[:end], ids[end], 1)
+    found, context = grown.after(ids[:-1], ids[-1], most)
+    assert (found, context) == History(8).after(ids[:-1], ids[-1], most)
+    assert bool(found) == (ids[-1] in ids[:-1])
+    if found:
+        places = range(context, len(ids))
+        before = [at for at in places if ids[at - context : at] == ids[-context:]]
+        whole = [*ids, *found]
+        assert whole[before[-1] : before[-1] + most] == found
+
+
+def test_a_history_that_was_wrong_is_believed_less():
+    history = History(8)
+    for stood, rows in ((8, 16), (16, 32), (32, 32), (5, 10), (1, 6), (2, 6), (4, 8)):
+        history.stood(stood)
+        assert history.rows == rows

@@ -133,3 +133,18 @@ def test_a_text_of_a_batch_leaves_its_circle_as_it_does_alone(circling, lease):
     for prompt, vocabulary, text in zip(prompts, vocabularies, together, strict=True):
         alone = generate(circling, prompt, vocabulary, mode="unfold", **given)
         assert flat(text) == flat(alone)
+
+
+def test_verify_reads_what_it_wrote_before_in_one_pass_and_names_no_phrase_for_it(circling):
+    given = {"max_tokens": 80, "ignore_eos": True}
+    plain = generate(circling, PROMPT, **given)
+    vocabulary = circling.vocabulary([Phrase(tuple(flat(plain)[40:44]), "x")])
+    one, several = (
+        generate(
+            circling, PROMPT, vocabulary, mode="verify", phrase_bias=-50.0, draft=draft, **given
+        )
+        for draft in (-1.0, 1.0)
+    )
+    assert flat(one) == flat(several) == flat(plain)
+    assert several.stats.steps < one.stats.steps / 2
+    assert not several.phrases

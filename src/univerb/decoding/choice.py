@@ -63,7 +63,8 @@ def log_sum(scores: Floats) -> float:
     highest = float(scores.max())
     if highest == -math.inf:
         return -math.inf
-    return highest + math.log(float(numpy.exp(scores - numpy.float32(highest)).sum()))
+    shares = scores - numpy.float32(highest)
+    return highest + math.log(float(numpy.exp(shares, out=shares).sum()))
 
 
 def choose_atomic(

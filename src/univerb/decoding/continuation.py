@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import numpy
 
@@ -18,7 +17,7 @@ from univerb.decoding.choice import (
     followers,
     guess,
 )
-from univerb.decoding.drafts import Drafts
+from univerb.decoding.drafts import Draft, Drafts, History, Recalled
 from univerb.decoding.engines.base import Engine, Floats, Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
@@ -32,14 +31,10 @@ _CANDIDATES = 5
 _TWICE = 2
 """How often a text may go on the same way: names come again, a circle comes a third time."""
 
-
-class Draft(NamedTuple):
-    """Tokens that are being read before it is known whether they stand."""
-
-    ids: Sequence[int]
-    unit: int | None
-    """The phrase that was chosen; None if only the first token was, and the others are a guess."""
-    candidates: tuple[Candidate, ...]
+_PAIR = 2
+"""A guess is a token and at least one more."""
+_SURE = 3
+"""Where so many tokens agree with what the text said before, it is believed before a phrase."""
 
 
 class Continuation:
@@ -78,6 +73,7 @@ class Continuation:
                 decoding.exact,
             )
             self._drafts = Drafts(vocabulary)
+        self._history = History(engine.draft_rows)
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._prompt = list(prompt)
         self._seen = list(prompt)
@@ -131,9 +127,8 @@ class Continuation:
         candidates = self._explain(choice)
         if choice.unit >= len(logits):
             return self._take_phrase(choice, candidates)
-        guessed = None if self._how.is_atomic else self._guess(choice.unit, hidden, logits)
-        if guessed:
-            self._draft = Draft([choice.unit, *guessed], None, candidates)
+        self._draft = self._guess(choice.unit, hidden, logits, candidates)
+        if self._draft:
             return self._draft.ids
         if self._phrases is not None:
             self._phrases.vocabulary.tick()
@@ -238,25 +233,39 @@ class Continuation:
         number = unit - self._lm.static_size
         return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
 
-    def _guess(self, token: int, hidden: Floats, logits: Floats) -> Sequence[int]:
-        """Return how the text may go on from a chosen token."""
-        if self._phrases is None or self._drafts is None or token in self._eos:
-            return ()
-        if self._decoding.growth is not None and self._how.tolerance > 0.0:
-            # Phrases that come at a guessed token would be missed by the choice there.
-            return ()
-        longest = self._longest_phrase()
-        most = min(longest, self._engine.draft_rows) - 1
-        if most < 1:
-            return ()
+    def _guess(
+        self, token: int, hidden: Floats, logits: Floats, candidates: tuple[Candidate, ...]
+    ) -> Draft | None:
+        """Return how the text may go on from a chosen token: as the documents do, or as it did."""
+        if self._how.is_atomic or self._drafts is None or token in self._eos:
+            return None
+        longest, rows = self._longest_phrase(), self._engine.draft_rows
+        is_growing = self._decoding.growth is not None and self._how.tolerance > 0.0
+        # Phrases that come at a guessed token would be missed by the choice there.
+        if is_growing or min(longest, rows) < _PAIR:
+            return None
+        phrase = self._likely_phrase(token, hidden, logits, longest)
+        recalled = Recalled([], 0)
+        if self._how.draft > 0.0:
+            most = min(longest, self._history.rows) - 1
+            recalled = self._history.after(self._seen, token, most)
+        found = recalled.ids
+        if phrase is not None and recalled.context < _SURE:
+            most = min(longest, rows) - 1
+            found = list(phrase.ids[1 : most + 1])
+            found += self._drafts.after([*self._seen, token, *found], most - len(found))
+        is_end = [one in self._eos for one in found]
+        found = found[: is_end.index(True)] if any(is_end) else found
+        return Draft([token, *found], None, candidates, phrase is None) if found else None
+
+    def _likely_phrase(
+        self, token: int, hidden: Floats, logits: Floats, longest: int
+    ) -> Phrase | None:
+        """Return the phrase that is likeliest to go on from a chosen token."""
+        assert self._phrases is not None
         own = self._phrases.beginning_with(numpy.array([token]), hidden, longest)
         number = None if own is None else guess(float(logits[token]), own, self._how.draft)
-        if number is None:
-            return ()
-        found = list(self._phrases.vocabulary.phrase(len(logits) + number).ids[1 : most + 1])
-        found += self._drafts.after([*self._seen, token, *found], most - len(found))
-        is_end = [one in self._eos for one in found]
-        return found[: is_end.index(True)] if any(is_end) else found
+        return None if number is None else self._phrases.vocabulary.phrase(len(logits) + number)
 
     def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> Sequence[Row]:
         assert self._phrases is not None
@@ -282,6 +291,8 @@ class Continuation:
         before = [self._state[1], *output.logits[: kept - 1]]
         logprobs = [Choice(*pair).logprob for pair in zip(ids, before, strict=False)]
         self._draft = None
+        if draft.is_own:
+            self._history.stood(kept)
         self._state = (output.hidden[kept - 1], output.logits[kept - 1])
         self._emit_kept(draft, kept, logprobs)
         if own is not None and not self.finish_reason:
@@ -298,7 +309,11 @@ class Continuation:
         assert self._drafts is not None
         ids, candidates = draft.ids[:kept], draft.candidates
         whole = draft.unit if kept > 1 else None
-        parts = [(0, kept, whole)] if draft.unit is not None else list(self._drafts.units(ids))
+        parts: Iterable[tuple[int, int, int | None]] = [(0, kept, whole)]
+        if draft.is_own:
+            parts = [(at, at + 1, None) for at in range(kept)]
+        elif draft.unit is None:
+            parts = self._drafts.units(ids)
         names, used = self._phrases.vocabulary, []
         for begin, end, unit in parts:
             is_open = unit is not None and not self._is_gone(unit)

@@ -1,22 +1,86 @@
-"""How the documents go on, read off their phrases: what a pass may try beyond a chosen token.
+"""What a pass may try beyond a chosen token: how the documents go on, or how the text itself did.
 
 A vocabulary of n-grams has, for each beginning of a phrase, the token that follows. Looked up again
 and again, with as long a context as there is, they give drafts that are longer than any phrase.
-A draft changes no text: what is kept of it is what would have been chosen token by token.
+Where the documents know nothing, the text may have said it before. A draft changes no text: what is
+kept of it is what would have been chosen token by token.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from univerb.decoding.results import Candidate
 from univerb.vocabulary import DynamicVocabulary
 
 MOST = 131_072
 """Of larger vocabularies only so many phrases are looked at, the first ones."""
 _CONTEXT = 3
 """Tokens that must agree, at least, before the next one is believed."""
+_OWN_CONTEXT = 5
+"""Tokens of a text itself that are compared, at most; one that agrees is a reason to try."""
+_LEAST_ROWS, _MOST_ROWS = 6, 32
+"""Bounds of what a text may try from itself: few rows cost no more than one, many take long."""
+
+
+class Draft(NamedTuple):
+    """Tokens that are being read before it is known whether they stand."""
+
+    ids: Sequence[int]
+    unit: int | None
+    """The phrase that was chosen; None if only the first token was, and the others are a guess."""
+    candidates: tuple[Candidate, ...]
+    is_own: bool = False
+    """Whether the guess is from the text itself: it then names no phrases."""
+
+
+class Recalled(NamedTuple):
+    """How a text went on before."""
+
+    ids: list[int]
+    context: int
+    """So many tokens before them agreed."""
+
+
+class History:
+    """What followed, the last time, the tokens that a text ends with."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        """How many a pass may take; follows what stood of the drafts before."""
+        self._last: dict[tuple[int, ...], int] = {}
+        self._known = 0
+
+    def after(self, ids: Sequence[int], token: int, most: int) -> Recalled:
+        """Return how a text goes on after one more token, at most so many tokens.
+
+        Args:
+            ids: What stands: it only grows between two calls.
+            token: The token that was chosen after it.
+            most: How many are wanted.
+
+        Returns:
+            The tokens; where they reach the text's end, they go round.
+        """
+        text = [*ids, token]
+        for at in range(max(self._known, 1), len(text)):
+            for size in range(1, min(_OWN_CONTEXT, at) + 1):
+                self._last[tuple(text[at - size : at])] = at
+        self._known = len(text)
+        for size in range(min(_OWN_CONTEXT, len(text)), 0, -1):
+            begin = self._last.get(tuple(text[-size:]))
+            if begin is not None:
+                for place in range(begin, begin + most):
+                    text.append(text[place])
+                return Recalled(text[len(ids) + 1 :], size)
+        return Recalled([], 0)
+
+    def stood(self, count: int) -> None:
+        """Learn how many rows of a draft stood: the next one may take twice as many."""
+        self.rows = min(max(2 * count, _LEAST_ROWS), _MOST_ROWS)
 
 
 class Drafts:
-    """The drafts of one sequence."""
+    """The drafts that a sequence finds in its documents."""
 
     def __init__(self, vocabulary: DynamicVocabulary) -> None:
         self._vocabulary = vocabulary
