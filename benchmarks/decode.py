@@ -85,6 +85,8 @@ def overhead(lm: DynamicLM, rounds: int, tokens: int = 64) -> dict[str, Any]:
                 vocabularies[size],
                 mode=mode,  # type: ignore[arg-type]
                 phrase_bias=-900.0,
+                draft=0.0,
+                escape=0,
                 max_tokens=tokens,
                 ignore_eos=True,
             )

@@ -1,4 +1,4 @@
-"""What a step costs as the vocabulary grows, and what a short-list misses.
+"""What a step costs as the vocabulary grows, what a short-list misses, whether engines agree.
 
     python benchmarks/head.py --corpus law.uv       writes benchmarks/results/head.*
 
@@ -9,7 +9,9 @@ within a round. Batches: eight prompts with eight vocabularies, against HF `gene
 
 import argparse
 import statistics
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,20 @@ from univerb.corpus import open_corpus
 from univerb.corpus.reading import Corpus
 from univerb.decoding.active import ActivePhrases, Scored
 from univerb.decoding.engines.factory import engine_of
+from univerb.decoding.engines.numpy_rows import NumpyRows
+from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.options import Decoding
+from univerb.evaluation.bench_workloads import wikitext_articles
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 TOKENS = 48
+SECTIONS = ["torch", "llamacpp", "misses", "batch", "agreement"]
+# Phrases are scored, and neither chosen nor guessed: every step writes one token.
+UNHEARD = {"phrase_bias": -900.0, "escape": 0, "draft": 0.0, "ignore_eos": True}
 
 
 def main() -> None:
@@ -40,7 +48,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--only", choices=["torch", "llamacpp", "misses", "batch"], action="append")
+    parser.add_argument("--only", choices=SECTIONS, action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -49,16 +57,14 @@ def main() -> None:
     logging.disable_progress_bar()
     corpus, lm = open_corpus(arguments.corpus), univerb.load()
     report = read_report("head")
-    for section in arguments.only or ["torch", "llamacpp", "misses", "batch"]:
+    fast = partial(univerb.load, engine="llamacpp", threads=arguments.threads)
+    for section in arguments.only or SECTIONS:
         measured = {
             "torch": lambda: sizes(lm, corpus, arguments.rounds),
-            "llamacpp": lambda: sizes(
-                univerb.load(engine="llamacpp", threads=arguments.threads),
-                corpus,
-                arguments.rounds,
-            ),
+            "llamacpp": lambda: sizes(fast(), corpus, arguments.rounds),
             "misses": lambda: misses(lm, corpus),
             "batch": lambda: batches(lm, corpus, arguments.rounds),
+            "agreement": lambda: agreement(lm, fast()),
         }[section]()
         report[section] = {"machine": machine(), **measured}
         print(section, measured)
@@ -75,8 +81,7 @@ def sizes(lm: PhraseModel, corpus: Corpus, rounds: int) -> dict[str, Any]:
     def run(size: int, **options: Any) -> Callable[[], None]:  # noqa: ANN401
         def work() -> None:
             own = made.get(size)
-            given = {"max_tokens": TOKENS, "ignore_eos": True, "phrase_bias": -900.0, "escape": 0}
-            generate(lm, prompt, own, **(given | options))  # type: ignore[arg-type]
+            generate(lm, prompt, own, **UNHEARD, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
 
         return work
 
@@ -102,29 +107,41 @@ def sizes(lm: PhraseModel, corpus: Corpus, rounds: int) -> dict[str, Any]:
 
 
 def misses(lm: DynamicLM, corpus: Corpus, texts: int = 20) -> dict[str, Any]:
-    """What the short-list of a million phrases changes at the tokens of true text."""
-    own = vocabulary(lm, corpus, 1_000_000)
-    engine = engine_of(lm)
-    head = ActivePhrases(lm, engine.phrase_rows(), own, 0.0, (), frozenset())
-    head.refresh()
+    """What each engine's short-list of a million phrases changes at the tokens of true text."""
+    own, engine = vocabulary(lm, corpus, 1_000_000), engine_of(lm)
+    heads = {}
+    for name, listed in {"torch": TorchRows.short_list, "llamacpp": NumpyRows.short_list}.items():
+        rows: Any = engine.phrase_rows()
+        rows.short_list = listed
+        heads[name] = ActivePhrases(lm, rows, own, 0.0, (), frozenset())
+        heads[name].refresh()
     how = Decoding(weights="single").resolved(lm.profile)
-    is_other, fires, lost = [], [], []
+    fires, is_other, lost = [], defaultdict(list), defaultdict(list)
     for ids in track(prefixes(lm, texts, 96), "texts"):
         session = engine.session(how, has_phrases=True, reuse=False)
         session.prefill([ids[:16]])
         (output,) = session.step([ids[16:]])
         for hidden, logits in zip(output.hidden, output.logits, strict=True):
-            whole, some = head.scored(hidden, 99), head.short_list(logits, hidden, 99)
-            is_other.append(best(logits, whole) != best(logits, some))
+            whole = heads["torch"].scored(hidden, 99)
             fires.append(best(logits, whole) >= len(logits))
-            lost.append(1 - mass(logits, some) / mass(logits, whole))
+            for name, head in heads.items():
+                some = head.short_list(logits, hidden, 99)
+                is_other[name].append(best(logits, whole) != best(logits, some))
+                lost[name].append(1 - mass(logits, some) / mass(logits, whole))
+    percent = {name: 100 * numpy.array(own) for name, own in lost.items()}
     return {
-        "what": "P = 1,000,000 at tokens of LawMT test; greedy choice and mass over V + P",
-        "places": len(is_other),
-        "greedy choice differs, %": round(100 * float(numpy.mean(is_other)), 3),
+        "what": "P = 1,000,000 at tokens of LawMT test; greedy choice and mass over V + P, by list",
+        "places": len(fires),
         "a phrase is chosen, %": round(100 * float(numpy.mean(fires)), 2),
-        "mass that is dropped under sampling, mean %": round(100 * float(numpy.mean(lost)), 3),
-        "the same, 95th percentile %": round(100 * float(numpy.percentile(lost, 95)), 3),
+        "greedy choice differs, %": {
+            name: round(100 * float(numpy.mean(own)), 3) for name, own in is_other.items()
+        },
+        "mass that is dropped under sampling, mean %": {
+            name: round(float(own.mean()), 2) for name, own in percent.items()
+        },
+        "the same, 95th percentile %": {
+            name: round(float(numpy.percentile(own, 95)), 2) for name, own in percent.items()
+        },
     }
 
 
@@ -157,10 +174,8 @@ def batches(lm: DynamicLM, corpus: Corpus, rounds: int) -> dict[str, Any]:
         )
 
     def ours(mode: str) -> Callable[[], None]:
-        given: dict[str, Any] = {"mode": mode, "phrase_bias": -900.0, "escape": 0}
-
         def work() -> None:
-            batch(lm, prompts, made, max_tokens=TOKENS, ignore_eos=True, **given)
+            batch(lm, prompts, made, max_tokens=TOKENS, mode=mode, **UNHEARD)  # type: ignore[arg-type]
 
         return work
 
@@ -171,6 +186,24 @@ def batches(lm: DynamicLM, corpus: Corpus, rounds: int) -> dict[str, Any]:
         "what": "batch of 8, each with a vocabulary of 2,000: time to HF generate's batch of 8",
         "rounds": rounds,
         "ratios": {name: ratios(own, seconds["HF generate"]) for name, own in seconds.items()},
+    }
+
+
+def agreement(lm: DynamicLM, fast: PhraseModel, count: int = 200) -> dict[str, Any]:
+    """How often both engines find the same token likeliest after a prompt."""
+    articles = wikitext_articles(DATA / "wikitext103" / "wiki.test.tokens")
+    starts = (lm.tokenizer.encode(text).ids for _, text in articles)
+    wikitext = [ids[:32] for ids in starts if len(ids) >= 32][: count // 2]
+    is_same = []
+    for prompt in track(wikitext + prefixes(lm, count - len(wikitext)), "prompts"):
+        own, other = (
+            generate(one, prompt, max_tokens=1, ignore_eos=True).pieces for one in (lm, fast)
+        )
+        is_same.append(own[0].ids == other[0].ids)
+    return {
+        "what": "prompts of 32 tokens (LawMT test, WikiText-103 test): torch and llamacpp",
+        "prompts": len(is_same),
+        "same likeliest token, %": round(100 * float(numpy.mean(is_same)), 1),
     }
 
 

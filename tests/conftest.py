@@ -122,6 +122,22 @@ def tiny_any_head(
     return DynamicLM.wrap(MAKERS[backbone](), hf_tokenizer, EncoderConfig(heads=heads))
 
 
+@pytest.fixture(scope="module")
+def circling() -> DynamicLM:
+    """An LM whose next token depends on the last alone, and goes round in some words."""
+    model, tokenizer = make_llama(), make_tokenizer()
+    words = tokenizer(" the tenant shall pay the landlord on the day", add_special_tokens=False)
+    circle = list(dict.fromkeys(words["input_ids"]))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        rows = torch.nn.functional.normalize(model.get_input_embeddings().weight, dim=-1)
+        for token, following in zip(circle, circle[1:] + circle[:1], strict=True):
+            model.lm_head.weight[following] = 20 * rows[token]
+    return DynamicLM.wrap(model, tokenizer)
+
+
 @pytest.fixture
 def lease() -> Document:
     return Document(TEXT, "lease.txt")

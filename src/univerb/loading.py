@@ -72,6 +72,11 @@ def load(
         from univerb.modeling.llamacpp import LlamaCppLM
 
         return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
+    if threads is not None:
+        raise OptionError(
+            f"threads is {threads}; torch's are set for the whole process. Leave it out and use "
+            "torch.set_num_threads."
+        )
     locate(backbone or name, offline)
     from univerb.modeling.dynamic import DynamicLM
 

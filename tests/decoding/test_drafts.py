@@ -1,13 +1,16 @@
 """Drafts are what the documents say next; what they hold is found again as phrases."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import stir
 from univerb.decoding.drafts import Drafts, History
-from univerb.decoding.loop import generate
+from univerb.decoding.loop import batch, generate
 from univerb.phrase import Document, Phrase
 from univerb.vocabulary import DynamicVocabulary
+
+PROMPT = "The tenant shall have"
 
 
 def ngrams(ids, longest=5, size=1000):
@@ -121,3 +124,59 @@ def test_a_history_that_was_wrong_is_believed_less():
     for stood, rows in ((8, 16), (16, 32), (32, 32), (5, 10), (1, 6), (2, 6), (4, 8)):
         history.stood(stood)
         assert history.rows == rows
+
+
+def flat(generation):
+    return [token for piece in generation.pieces for token in piece.ids]
+
+
+@pytest.mark.parametrize("mode", ["verify", "unfold"])
+def test_a_guess_never_goes_beyond_the_budget(tiny, mode):
+    lm = stir(tiny)
+    given = {"mode": mode, "ignore_eos": True, "overshoot": "allow", "phrase_bias": -50.0}
+    own = flat(generate(lm, "the tenant", max_tokens=60, ignore_eos=True))
+    vocabulary = ngrams(own, 8, lm.static_size)
+    for most in range(1, 24):
+        found = generate(lm, "the tenant", vocabulary, draft=99.0, max_tokens=most, **given)
+        assert flat(found) == own[:most]
+
+
+def test_without_phrases_nothing_is_guessed(circling):
+    given = {"max_tokens": 40, "ignore_eos": True}
+    plain = generate(circling, PROMPT, **given)
+    empty = generate(circling, PROMPT, circling.vocabulary(), draft=6.0, mode="unfold", **given)
+    assert (empty.stats.steps, empty.stats.rows) == (plain.stats.steps, plain.stats.rows)
+    assert [p.logprob for p in empty.pieces] == [p.logprob for p in plain.pieces]
+
+
+def test_a_batch_shares_the_rows_that_guesses_may_take(circling):
+    vocabulary = circling.vocabulary([Phrase((5, 6, 7), "x")])
+    given = {"mode": "verify", "draft": 6.0, "max_tokens": 60, "ignore_eos": True}
+    alone = generate(circling, PROMPT, vocabulary, **given)
+    together = batch(circling, [PROMPT] * 16, vocabulary, **given)
+    assert all(flat(text) == flat(alone) for text in together)
+    assert alone.stats.steps < 30
+    assert together[0].stats.rows == together[0].stats.steps, "one row each"
+
+
+def test_what_a_text_recalls_where_a_phrase_is_likely_is_named_in_whole_phrases(circling):
+    own = flat(generate(circling, PROMPT, max_tokens=80, ignore_eos=True))
+    vocabulary = ngrams(own, 8, circling.static_size)
+    found = generate(circling, PROMPT, vocabulary, mode="verify", draft=99.0, max_tokens=80,
+                     ignore_eos=True)  # fmt: skip
+    assert flat(found) == own
+    assert max(len(piece.ids) for piece in found.pieces) == 8
+    assert found.stats.steps < 20, "what stands again and again is read in longer passes"
+
+
+def test_phrases_that_another_sequence_adds_meanwhile_do_no_harm(tiny):
+    lm = stir(tiny)
+    own = flat(generate(lm, "the tenant", max_tokens=60, ignore_eos=True))
+
+    def grow(vocabulary, produced):
+        vocabulary.add([Phrase(tuple(own[at : at + 2]), "x") for at in range(produced, 50)])
+
+    vocabulary = ngrams(own[:12], 4, lm.static_size)
+    texts = batch(lm, ["the tenant", "the landlord"], vocabulary, mode="verify", growth=grow,
+                  draft=99.0, max_tokens=40, ignore_eos=True)  # fmt: skip
+    assert flat(texts[0]) == own[:40]

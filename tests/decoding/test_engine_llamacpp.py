@@ -24,14 +24,14 @@ from tiny_gguf import load_tiny
 from univerb.decoding.engines import llamacpp
 from univerb.decoding.engines.base import PhraseRow
 from univerb.decoding.engines.llamacpp import Aborted, LlamaCppEngine, LlamaCppSession
-from univerb.decoding.loop import generate
+from univerb.decoding.loop import generate, stream
 from univerb.decoding.options import make_decoding
 from univerb.errors import ModelError, OptionError
 from univerb.locations import default_gguf, is_converted
 from univerb.modeling import llama_native
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.llamacpp import LlamaCppLM
-from univerb.phrase import Document
+from univerb.phrase import Document, Phrase
 
 PLAIN = llama_cpp.llama_cpp.llama_context_default_params
 
@@ -310,6 +310,28 @@ def test_text_is_what_torch_writes(tiny, mode):
         made = generate(lm, "The tenant", vocabulary, max_tokens=24, mode=mode, positions="unit")
         texts.append((made.text, made.stats.steps))
     assert texts[0] == texts[1]
+
+
+def test_phrases_may_come_while_a_text_is_written(tiny):
+    vocabulary = tiny.vocabulary()
+    pieces = []
+    for piece in stream(tiny, "The tenant", vocabulary, max_tokens=16, ignore_eos=True,
+                        phrase_bias=50.0):  # fmt: skip
+        pieces.append(piece)
+        if len(pieces) == 2:
+            vocabulary.add(tiny.vocabulary([Document(TEXT, "lease.txt")]))
+    assert not any(piece.is_phrase for piece in pieces[:2])
+    assert any(piece.is_phrase for piece in pieces[2:])
+
+
+def test_phrases_that_were_written_count_for_penalties_when_none_is_left(tiny):
+    vocabulary = tiny.vocabulary(
+        [Phrase((5, 6, 7, 8, 9, 10), "x"), Phrase((15, 16, 17, 18, 19, 20), "y")]
+    )
+    text = generate(tiny, "The tenant", vocabulary, max_tokens=8, phrase_bias=80.0,
+                    repetition_penalty=1.2, ignore_eos=True)  # fmt: skip
+    assert text.stats.phrase_tokens == 6
+    assert sum(len(piece.ids) for piece in text.pieces) == 8
 
 
 def test_positions_by_base_token_are_refused(tiny):

@@ -4,17 +4,14 @@ from collections import Counter
 
 import numpy
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_llama, make_tokenizer
 from univerb.decoding.active import Scored
 from univerb.decoding.choice import choose_escape, followers
 from univerb.decoding.engines.torch_sampling import make_sampler
 from univerb.decoding.loop import batch, generate
 from univerb.metrics.repetition import rep_n
-from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 
 PROMPT = "The tenant shall have"
@@ -46,22 +43,8 @@ def test_the_likeliest_phrase_that_leads_elsewhere_is_chosen():
     assert choose_escape(10, phrases, (), GREEDY) is None
 
 
-@pytest.fixture(scope="module")
-def circling():
-    """An LM whose next token depends on the last alone, and goes round in some words."""
-    model, tokenizer = make_llama(), make_tokenizer()
-    words = tokenizer(" the tenant shall pay the landlord on the day", add_special_tokens=False)
-    circle = list(dict.fromkeys(words["input_ids"]))
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-        rows = torch.nn.functional.normalize(model.get_input_embeddings().weight, dim=-1)
-        for token, following in zip(circle, circle[1:] + circle[:1], strict=True):
-            model.lm_head.weight[following] = 20 * rows[token]
-    lm = DynamicLM.wrap(model, tokenizer)
-    assert rep_n(flat(generate(lm, PROMPT, max_tokens=80, ignore_eos=True)), 4) > 50
-    return lm
+def test_the_lm_circles(circling):
+    assert rep_n(flat(generate(circling, PROMPT, max_tokens=80, ignore_eos=True)), 4) > 50
 
 
 @pytest.mark.parametrize("mode", ["unfold", "atomic"])

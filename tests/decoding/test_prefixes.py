@@ -73,10 +73,12 @@ def test_short_beginnings_and_changed_weights_are_read_anew(lm):
 
 
 def test_memory_is_bounded(lm, monkeypatch):
-    monkeypatch.setattr(prefixes, "MOST_TOKENS", 45)
+    read(lm, [49, *BASE], reuse=True)
+    memory = torch_engine._prefixes[lm]["single"]
+    monkeypatch.setattr(prefixes, "MOST_BYTES", 2 * memory._kept[0].nbytes)
     for start in range(5):
         read(lm, [50 + start, *BASE], reuse=True)
-    kept = torch_engine._prefixes[lm]._kept
+    kept = memory._kept
     assert [one.ids[0] for one in kept] == [53, 54]
 
 
@@ -100,3 +102,16 @@ def test_texts_are_the_same_with_and_without(lm):
             for reuse in (False, True, True)
         ]
         assert len(set(texts)) == 1
+
+
+def test_what_was_read_in_half_precision_is_not_for_single(lm):
+    read(lm, BASE, reuse=True, weights="half")
+    _, rows, _ = read(lm, BASE, reuse=True, weights="single")
+    assert rows == len(BASE)
+    assert read(lm, BASE, reuse=True, weights="half")[1] == 1
+
+
+def test_a_prompt_that_is_too_large_is_not_kept(lm, monkeypatch):
+    monkeypatch.setattr(prefixes, "MOST_BYTES", 1)
+    read(lm, BASE, reuse=True)
+    assert read(lm, BASE, reuse=True)[1] == len(BASE)

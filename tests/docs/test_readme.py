@@ -75,7 +75,7 @@ def result(name):
 
 
 def test_every_figure_comes_from_a_committed_result():
-    assert table(decoding_rows(result("decode"))) in README
+    assert table([*speed_rows(result("speed/bench")), *decoding_rows(result("decode"))]) in README
     assert table(encoder_rows(result("encoder/phrases"))) in README
     assert table(corpus_rows(result("corpus"), result("domain"), result("citations"))) in README
 
@@ -158,6 +158,41 @@ def encoder_rows(report):
         (
             "their PPL under the bare LM, to that of its own texts",
             f"{own['ppl'] / bare['ppl']:.2f}x",
+        ),
+    ]
+
+
+def speed_rows(report):
+    """The README's figures of whole requests as the result file has them."""
+    measured = {
+        name: {own["system"]: own for own in workload["systems"]}
+        for name, workload in report["workloads"].items()
+    }
+
+    def times(system, to, *workloads):
+        ratios = [measured[name][system]["ratios"][to]["median"] for name in workloads]
+        return " / ".join(f"{ratio:.2f}x" for ratio in ratios)
+
+    everywhere = ("wikitext", "law", "answers")
+    return [
+        (
+            "`unfold` to HF `generate`: Wikipedia / law / answers from three documents",
+            times("univerb-torch-unfold", "hf", *everywhere),
+        ),
+        (
+            "`verify`, the LM's own text, to HF `generate`; HF prompt lookup",
+            f"{times('univerb-torch-verify', 'hf', *everywhere)}; "
+            f"{times('hf-prompt-lookup', 'hf', *everywhere)}",
+        ),
+        (
+            "`--engine llamacpp`, without phrases / `atomic`, to HF `generate`, law",
+            f"{times('univerb-llamacpp-plain', 'hf', 'law')} / "
+            f"{times('univerb-llamacpp-atomic', 'hf', 'law')}",
+        ),
+        (
+            "the same, to plain llama.cpp",
+            f"{times('univerb-llamacpp-plain', 'llama.cpp', 'law')} / "
+            f"{times('univerb-llamacpp-atomic', 'llama.cpp', 'law')}",
         ),
     ]
 

@@ -23,7 +23,6 @@ from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionErro
 from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.gguf_file import GgufFile
-from univerb.modeling.llama_native import thread_count
 from univerb.modeling.llamacpp import LlamaCppLM
 from univerb.phrase import Document
 
@@ -157,13 +156,6 @@ def test_chat_templates_are_those_of_the_tokenizer(pair):
     assert lm.chat_prompt("the rent", "the tenant") == reference.chat_prompt(
         "the rent", "the tenant"
     )
-
-
-def test_threads_are_the_cores_of_this_process():
-    assert 1 <= thread_count() <= thread_count(1) * 4096
-    for wrong in (0, -1, 1 << 20):
-        with pytest.raises(OptionError, match=f"threads is {wrong}"):
-            thread_count(wrong)
 
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.Q8_0, Kind.Q4_1])

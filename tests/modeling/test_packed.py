@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from conftest import MAKERS, make_tokenizer, stir
+from univerb.config import Lora
 from univerb.decoding.engines.torch import TorchSession
 from univerb.decoding.loop import generate
 from univerb.modeling import packed
+from univerb.modeling.adapter import attach
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.packed import PackedLinear, can_pack
 
@@ -100,3 +103,37 @@ def test_half_precision_is_for_those_who_ask_and_never_for_verify(lm, monkeypatc
     assert not used() and used(weights="half") and not used(weights="half", mode="verify")
     lm.profile = lm.profile.model_copy(update={"weights": "half"})
     assert used() and not used(weights="single") and not used(mode="verify")
+
+
+def text_of(lm, vocabulary, **options):
+    return generate(lm, "the tenant", vocabulary, max_tokens=20, ignore_eos=True, **options).text
+
+
+def test_weights_that_were_replaced_or_cast_are_laid_out_again(lm, lease):
+    vocabulary = lm.vocabulary([lease])
+    text_of(lm, vocabulary, mode="verify")
+    other = {name: own + 0.3 * torch.randn_like(own) for name, own in lm.model.state_dict().items()}
+    lm.model.load_state_dict(other, assign=True)
+    lm.model.tie_weights()
+    assert text_of(lm, vocabulary, mode="verify") == text_of(lm, None)
+    lm.model.to(torch.bfloat16)
+    assert lm.packed() is None
+    text_of(lm, vocabulary, mode="unfold")
+
+
+def test_a_model_with_layers_of_peft_is_left_as_it_is(lm, lease):
+    vocabulary = lm.vocabulary([lease])
+    attach(lm.model, Lora())
+    lm.model.eval()
+    assert not can_pack(lm.model)
+    assert text_of(lm, vocabulary, mode="verify") == text_of(lm, None)
+
+
+def test_a_layer_that_somebody_listens_to_is_called(lm):
+    layer = next(own for own in lm.model.base_model.modules()
+                 if type(own) in (torch.nn.Linear, Conv1D))  # fmt: skip
+    heard = []
+    layer.register_forward_hook(lambda *_: heard.append(1))
+    with torch.inference_mode():
+        states(lm.packed().body, torch.randn(1, 3, lm.width))
+    assert heard

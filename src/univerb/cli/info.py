@@ -51,7 +51,7 @@ def collect() -> dict[str, Any]:
     """Gather the facts."""
     import torch
 
-    from univerb.modeling.llama_native import thread_count
+    from univerb.threads import thread_count
 
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     is_ready = is_converted()

@@ -8,6 +8,7 @@ from univerb.cli.console import errors, escape
 from univerb.cli.options import EngineName
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
+from univerb.threads import thread_count
 
 if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
@@ -24,6 +25,7 @@ def load_model(
     offline: bool | None = None,
 ) -> "DynamicLM":
     """Load a model for the torch engine with a spinner on the terminal."""
+    chosen = thread_count(threads) if threads is not None else None
     _prepare(name, offline)
     with errors.status(f"loading {escape(name)}"):
         import torch
@@ -33,8 +35,8 @@ def load_model(
 
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        if threads:
-            torch.set_num_threads(threads)
+        if chosen:
+            torch.set_num_threads(chosen)
         lm = DynamicLM.from_pretrained(
             name, adapter=adapter, device=device, dtype=dtype, offline=offline
         )

@@ -73,9 +73,9 @@ class ActivePhrases:
             self._rows.follow(view)
             self._bias = view.bias + self._phrase_bias
             self._longest = int(view.lengths.max())
-            fresh = self.vocabulary.snapshot(since=len(self._banned)).phrases
-            self._banned.extend(map(self._is_banned, fresh))
-            if any(self._banned):
+            if self._ban or not self._ends.isdisjoint(view.tokens):
+                fresh = self.vocabulary.snapshot(since=len(self._banned)).phrases
+                self._banned.extend(map(self._is_banned, fresh))
                 is_banned = numpy.frombuffer(self._banned, dtype=bool)[view.numbers]
                 self._bias = numpy.where(is_banned, -numpy.inf, self._bias).astype(numpy.float32)
         self._view = view
@@ -152,7 +152,9 @@ class ActivePhrases:
 
     def is_barred(self, number: int) -> bool:
         """Whether a phrase may not be chosen any more."""
-        place = -1 if self._view is None else int(self._view.places[number])
+        # Others may have added it since this sequence looked.
+        is_known = self._view is not None and number < len(self._view.places)
+        place = int(self._view.places[number]) if self._view is not None and is_known else -1
         return place < 0 or bool(self._bias[place] == -math.inf)
 
     def input(self, number: int) -> Floats:

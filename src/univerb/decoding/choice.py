@@ -72,7 +72,8 @@ def choose_atomic(
 ) -> Choice:
     """Choose a unit by one softmax over V + P."""
     if phrases is None:
-        return Choice(sampler.pick(sampler.filtered(logits, seen)), logits)
+        tokens = [unit for unit in seen if unit < len(logits)]
+        return Choice(sampler.pick(sampler.filtered(logits, tokens)), logits)
     both = numpy.concatenate([logits, phrases.logits])
     if sampler.has_filters:
         both = sampler.filtered(both, _places(seen, len(logits), phrases))

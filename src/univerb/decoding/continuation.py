@@ -17,7 +17,7 @@ from univerb.decoding.choice import (
     followers,
     guess,
 )
-from univerb.decoding.drafts import Draft, Drafts, History, Recalled
+from univerb.decoding.drafts import Draft, Guesses
 from univerb.decoding.engines.base import Engine, Floats, Output, PhraseRow, Row
 from univerb.decoding.options import Decoding
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
@@ -30,11 +30,6 @@ from univerb.vocabulary import DynamicVocabulary
 _CANDIDATES = 5
 _TWICE = 2
 """How often a text may go on the same way: names come again, a circle comes a third time."""
-
-_PAIR = 2
-"""A guess is a token and at least one more."""
-_SURE = 3
-"""Where so many tokens agree with what the text said before, it is believed before a phrase."""
 
 
 class Continuation:
@@ -61,7 +56,7 @@ class Continuation:
         self._eos = frozenset() if decoding.ignore_eos else lm.eos_ids
         self._sampler = engine.sampler(decoding)
         self._phrases: ActivePhrases | None = None
-        self._drafts: Drafts | None = None
+        self._guesses: Guesses | None = None
         if vocabulary is not None:
             self._phrases = ActivePhrases(
                 lm,
@@ -72,8 +67,7 @@ class Continuation:
                 self._eos,
                 decoding.exact,
             )
-            self._drafts = Drafts(vocabulary)
-        self._history = History(engine.draft_rows)
+            self._guesses = Guesses(vocabulary, engine.draft_rows, self._how.draft > 0.0)
         self._writer = Writer(lm.tokenizer, decoding.stop)
         self._prompt = list(prompt)
         self._seen = list(prompt)
@@ -113,8 +107,15 @@ class Continuation:
         """Take the prefill's output."""
         self._state = (output.hidden[-1], output.logits[-1])
 
-    def propose(self) -> Sequence[Row]:
-        """Decide what comes next; returns the rows to compute, none if the text is finished."""
+    def propose(self, share: int = 1) -> Sequence[Row]:
+        """Decide what comes next.
+
+        Args:
+            share: So many sequences take part in the pass: a guess may fill its part of the rows.
+
+        Returns:
+            The rows to compute, none if the text is finished.
+        """
         if self._pending:
             rows, self._pending = self._pending, []
             return rows
@@ -127,7 +128,7 @@ class Continuation:
         candidates = self._explain(choice)
         if choice.unit >= len(logits):
             return self._take_phrase(choice, candidates)
-        self._draft = self._guess(choice.unit, hidden, logits, candidates)
+        self._draft = self._guess(choice.unit, hidden, logits, candidates, share)
         if self._draft:
             return self._draft.ids
         if self._phrases is not None:
@@ -234,29 +235,29 @@ class Continuation:
         return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
 
     def _guess(
-        self, token: int, hidden: Floats, logits: Floats, candidates: tuple[Candidate, ...]
+        self,
+        token: int,
+        hidden: Floats,
+        logits: Floats,
+        candidates: tuple[Candidate, ...],
+        share: int,
     ) -> Draft | None:
-        """Return how the text may go on from a chosen token: as the documents do, or as it did."""
-        if self._how.is_atomic or self._drafts is None or token in self._eos:
+        """Return how the text may go on from a chosen token."""
+        if self._how.is_atomic or not self._guesses or token in self._eos:
             return None
-        longest, rows = self._longest_phrase(), self._engine.draft_rows
+        # What is guessed is tokens: only a phrase that is chosen may go beyond the budget.
+        longest = min(self._longest_phrase(), self._decoding.max_tokens - self._produced)
         is_growing = self._decoding.growth is not None and self._how.tolerance > 0.0
         # Phrases that come at a guessed token would be missed by the choice there.
-        if is_growing or min(longest, rows) < _PAIR:
+        if is_growing or longest == 1:
             return None
         phrase = self._likely_phrase(token, hidden, logits, longest)
-        recalled = Recalled([], 0)
-        if self._how.draft > 0.0:
-            most = min(longest, self._history.rows) - 1
-            recalled = self._history.after(self._seen, token, most)
-        found = recalled.ids
-        if phrase is not None and recalled.context < _SURE:
-            most = min(longest, rows) - 1
-            found = list(phrase.ids[1 : most + 1])
-            found += self._drafts.after([*self._seen, token, *found], most - len(found))
+        found, is_recalled = self._guesses.after(self._seen, token, phrase, longest, share)
         is_end = [one in self._eos for one in found]
         found = found[: is_end.index(True)] if any(is_end) else found
-        return Draft([token, *found], None, candidates, phrase is None) if found else None
+        if not found:
+            return None
+        return Draft([token, *found], None, candidates, is_recalled, phrase is not None)
 
     def _likely_phrase(
         self, token: int, hidden: Floats, logits: Floats, longest: int
@@ -291,8 +292,9 @@ class Continuation:
         before = [self._state[1], *output.logits[: kept - 1]]
         logprobs = [Choice(*pair).logprob for pair in zip(ids, before, strict=False)]
         self._draft = None
-        if draft.is_own:
-            self._history.stood(kept)
+        if draft.is_recalled:
+            assert self._guesses is not None
+            self._guesses.history.stood(kept)
         self._state = (output.hidden[kept - 1], output.logits[kept - 1])
         self._emit_kept(draft, kept, logprobs)
         if own is not None and not self.finish_reason:
@@ -306,14 +308,14 @@ class Continuation:
     def _emit_kept(self, draft: Draft, kept: int, logprobs: Sequence[float]) -> None:
         """Write what stands of a draft: the phrase that was chosen, or those that a guess holds."""
         assert self._phrases is not None
-        assert self._drafts is not None
+        assert self._guesses is not None
         ids, candidates = draft.ids[:kept], draft.candidates
         whole = draft.unit if kept > 1 else None
         parts: Iterable[tuple[int, int, int | None]] = [(0, kept, whole)]
-        if draft.is_own:
+        if not draft.names_phrases:
             parts = [(at, at + 1, None) for at in range(kept)]
         elif draft.unit is None:
-            parts = self._drafts.units(ids)
+            parts = self._guesses.documents.units(ids)
         names, used = self._phrases.vocabulary, []
         for begin, end, unit in parts:
             is_open = unit is not None and not self._is_gone(unit)

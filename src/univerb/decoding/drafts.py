@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from univerb.decoding.results import Candidate
+from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 MOST = 131_072
 """Of larger vocabularies only so many phrases are looked at, the first ones."""
 _CONTEXT = 3
 """Tokens that must agree, at least, before the next one is believed."""
+_SURE = 3
+"""Where so many tokens agree with what the text said before, it is believed before a phrase."""
 _OWN_CONTEXT = 5
 """Tokens of a text itself that are compared, at most; one that agrees is a reason to try."""
 _LEAST_ROWS, _MOST_ROWS = 6, 32
@@ -29,8 +32,10 @@ class Draft(NamedTuple):
     unit: int | None
     """The phrase that was chosen; None if only the first token was, and the others are a guess."""
     candidates: tuple[Candidate, ...]
-    is_own: bool = False
-    """Whether the guess is from the text itself: it then names no phrases."""
+    is_recalled: bool = False
+    """Whether the guess is how the text itself went on before."""
+    names_phrases: bool = True
+    """Whether what is kept of a guess may be phrases: not where none was likely."""
 
 
 class Recalled(NamedTuple):
@@ -111,6 +116,7 @@ class Drafts:
         Yields:
             Begin, end, and the id of the phrase there, or None for a single token.
         """
+        self._follow()
         begin = 0
         while begin < len(ids):
             longest = min(self._longest + 1, len(ids) - begin)
@@ -129,3 +135,43 @@ class Drafts:
             self._longest = max(self._longest, len(phrase) - 1)
         self._known += len(state.phrases)
         self._version = state.version
+
+
+class Guesses:
+    """What a sequence tries after a chosen token."""
+
+    def __init__(self, vocabulary: DynamicVocabulary, rows: int, recalls: bool) -> None:
+        self.documents = Drafts(vocabulary)
+        self.history = History(rows)
+        self._vocabulary = vocabulary
+        self._rows = rows
+        self._recalls = recalls
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to guess for: without phrases the LM is left alone."""
+        return self._rows > 1 and len(self._vocabulary) > 0
+
+    def after(
+        self, ids: Sequence[int], token: int, phrase: Phrase | None, longest: int, share: int
+    ) -> tuple[list[int], bool]:
+        """Return how a text may go on.
+
+        Args:
+            ids: What stands.
+            token: The token that was chosen after it.
+            phrase: The likeliest one that begins with the token, if any is likely.
+            longest: Tokens that there is room for, the chosen one included.
+            share: So many sequences share the rows of a pass.
+
+        Returns:
+            The tokens, and whether they are from the text itself.
+        """
+        recalled = Recalled([], 0)
+        if self._recalls:
+            most = min(longest, self.history.rows // share) - 1
+            recalled = self.history.after(ids, token, most)
+        if phrase is None or recalled.context >= _SURE:
+            return recalled.ids, True
+        most = min(longest, self._rows // share) - 1
+        found = list(phrase.ids[1 : most + 1]) if most > 0 else []
+        return found + self.documents.after([*ids, token, *found], most - len(found)), False

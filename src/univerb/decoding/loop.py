@@ -40,9 +40,12 @@ class Decoder:
             Continuation(lm, engine, ids, vocabulary, decoding)
             for ids, vocabulary in zip(self._prompts, own, strict=True)
         ]
-        has_phrases = any(v is not None and (len(v) or decoding.growth) for v in own)
-        how = decoding.resolved(lm.profile)
-        self._session: Session = engine.session(how, has_phrases=has_phrases, reuse=decoding.reuse)
+        self._session: Session = engine.session(
+            decoding.resolved(lm.profile),
+            has_phrases=any(v is not None and (len(v) or decoding.growth) for v in own),
+            can_grow=any(v is not None for v in own),
+            reuse=decoding.reuse,
+        )
         self._running: list[int] = []
         """Which sequence each row of the session is."""
 
@@ -72,7 +75,8 @@ class Decoder:
         return []
 
     def _advance(self) -> list[tuple[int, Piece]]:
-        rows = [self.sequences[index].propose() for index in self._running]
+        share = len(self._running)
+        rows = [self.sequences[index].propose(share) for index in self._running]
         rows = self._drop_finished(rows)
         if rows:
             outputs = self._session.step(rows)

@@ -68,7 +68,8 @@ class Decoding:
     """Added to the logit of every phrase."""
     draft: float | None = None
     """`unfold` and `verify`: added to it where a phrase only guesses how a chosen token goes on.
-    More guesses save passes and cost rows; the text stays the same."""
+    More guesses save passes and cost rows; the text stays the same. Above 0 the text's own words
+    are tried again, too; a low number such as -1000 guesses nothing."""
     escape: int | None = None
     """Where the last so many tokens would be followed by the same word for the third time, a
     phrase that goes on otherwise is proposed instead; 0: never. Its first token is written

@@ -42,7 +42,8 @@ class NumpySampler:
             return int(filtered.argmax())
         shares = numpy.exp((filtered - filtered.max()).astype(numpy.float64)).cumsum()
         drawn = self.generator.random() * shares[-1]
-        return int(numpy.searchsorted(shares, drawn, side="right"))
+        # A draw that was rounded up to the whole mass is still a draw of the last one.
+        return min(int(numpy.searchsorted(shares, drawn, side="right")), len(shares) - 1)
 
 
 def make_sampler(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import univerb
 from univerb._version import __version__
-from univerb.errors import UniverbError, WorkerError
+from univerb.errors import OptionError, UniverbError, WorkerError
 from univerb.evaluation.bench_systems import Measured, Running, Setting, load_system, peak_megabytes
 from univerb.evaluation.bench_workloads import (
     Case,
@@ -32,6 +32,7 @@ from univerb.evaluation.bench_workloads import (
     warm_up_cases,
 )
 from univerb.evaluation.cache import ResultCache
+from univerb.threads import thread_count
 
 if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
@@ -43,8 +44,6 @@ PARTS = ".parts"
 Progress = Callable[[str, int, int], None]
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "llama-cpp-python")
-# What is timed: a change there makes another measurement.
-_TIMED = ("applications", "corpus", "decoding", "modeling", "retrieval", "sources", "store")
 _ROUND = "round"
 # llama.cpp takes contexts of whole blocks.
 _BLOCK = 256
@@ -113,7 +112,11 @@ def make_plan(
 
     Returns:
         The plan.
+
+    Raises:
+        OptionError: If there are fewer processors than threads, or the text would not fit.
     """
+    chosen = cores() if threads is None else thread_count(threads)
     cases: list[Case] = []
     described = {}
     for name in workloads:
@@ -123,10 +126,15 @@ def make_plan(
         if corpus:
             described[name] = describe_corpus(corpus, is_own=folder is None)
     longest = max(len(case.ids) for case in cases) + max_tokens
+    if longest > lm.context_size:
+        raise OptionError(
+            f"prompts and {max_tokens} tokens take {longest} positions; {lm.name!r} has "
+            f"{lm.context_size}. Lower --max-tokens."
+        )
     setting = Setting(
         model=lm.name,
         backbone=lm.model.name_or_path,
-        threads=threads or cores(),
+        threads=chosen,
         context=min(-(-longest // _BLOCK) * _BLOCK, lm.context_size),
         offline=offline,
     )
@@ -358,7 +366,8 @@ def _key(plan: Plan, systems: Sequence[str]) -> str:
     """Return a hash of all that a round depends on but the case."""
     content = hashlib.sha256(json.dumps([_about(plan), systems], sort_keys=True).encode())
     package = Path(univerb.__file__).parent
-    for part in _TIMED:
-        for path in sorted((package / part).rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
+        # How figures are shown does not change them.
+        if path.relative_to(package).parts[0] != "cli":
             content.update(path.read_bytes())
     return content.hexdigest()[:16]

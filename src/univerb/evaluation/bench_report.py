@@ -235,6 +235,8 @@ def notes(run: Run) -> list[str]:
         "All write greedily, so many tokens exactly; the end token counts as any other.",
         "Each system is as a user finds it: llama.cpp and univerb may keep what prompts have in "
         "common from one request to the next, HF does not.",
+        "Weights are the same; univerb may keep them in half precision where its profile says so "
+        "(`weights`), in `unfold` and `atomic` on torch.",
         "Break-even: base tokens from which on the total is below that of plain HF (torch) or "
         "plain llama.cpp (llamacpp). Same text: token by token, as `hf` and as `llama.cpp` write.",
         "Peak MB: of the system's process since it began, the loading of the model included.",

@@ -28,8 +28,8 @@ from univerb.modeling.checkpoint import (
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.heads import TiedHead
-from univerb.modeling.packed import Packed, pack
-from univerb.modeling.packed import stamp as packing_stamp
+from univerb.modeling.packed import Packed, can_pack, pack
+from univerb.modeling.packed import stamp as stamp_of
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.table import VectorPair
 from univerb.phrase import Phrase
@@ -241,17 +241,18 @@ class DynamicLM(PhraseModel):
         """Return the model laid out for passes over a few rows, or None where that cannot be."""
         with self._lock:
             known = self._packed.get(weights)
-            if known is None or known.stamp != packing_stamp(self.model):
+            if not can_pack(self.model):
+                known = self._packed[weights] = None
+            elif known is None or known.stamp != stamp_of(self.model.parameters()):
                 known = pack(self.model, self.embeddings.output, weights)
                 self._packed[weights] = known
             return known
 
     def stamp(self) -> int:
-        """Return a number that rises when the encoder or the LM's rows are changed."""
+        """Return a number that is another one when the encoder or the LM's rows are changed."""
         # Training changes parameters in place and counts it: rows of older ones are stale.
-        rows = (self.embeddings.input.weight, self.embeddings.output_weight)
-        own = (*self.encoder.parameters(), *self.encoder.buffers())
-        return sum(tensor._version for tensor in (*own, *rows))
+        rows = (*self.embeddings.input.parameters(), self.embeddings.output_weight)
+        return stamp_of((*self.encoder.parameters(), *self.encoder.buffers(), *rows))
 
     @property
     def width(self) -> int:

@@ -6,7 +6,6 @@ size, so contexts are lent out and taken back.
 
 import ctypes
 import functools
-import os
 import threading
 import weakref
 from collections import deque
@@ -17,7 +16,7 @@ from types import ModuleType
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import MissingExtra, ModelError, OptionError
+from univerb.errors import MissingExtra, ModelError
 
 Floats = NDArray[numpy.float32]
 _Find = Callable[[int, int], ctypes.Array[ctypes.c_float]]
@@ -314,36 +313,3 @@ def as_multiplied(states: Floats, kind: int) -> Floats:
         rounded: Floats = numpy.minimum(numpy.rint(blocks * inverse), 127) * scale
         return rounded.reshape(states.shape)
     return states
-
-
-def thread_count(wanted: int | None = None) -> int:
-    """Return how many threads to use.
-
-    Args:
-        wanted: None for one on each physical core that this process may use.
-
-    Returns:
-        The number.
-
-    Raises:
-        OptionError: If more are wanted than there are processors.
-    """
-    cpus = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    if wanted is None:
-        return len({_core(cpu) for cpu in cpus})
-    if not 1 <= wanted <= len(cpus):
-        raise OptionError(
-            f"threads is {wanted}. Allowed: 1 to {len(cpus)}, the processors of this process."
-        )
-    return wanted
-
-
-def _core(cpu: int) -> str:
-    """Name the physical core of a processor: its twins share the name."""
-    try:
-        twins = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        return twins.read_text()
-    except OSError:
-        return str(cpu)

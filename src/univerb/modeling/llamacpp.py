@@ -44,10 +44,11 @@ from univerb.modeling.gguf_parts import (
     special_ids,
     tokenizer_folder,
 )
-from univerb.modeling.llama_native import NativeModel, as_multiplied, thread_count
+from univerb.modeling.llama_native import NativeModel, as_multiplied
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.table import VectorPair
 from univerb.phrase import Phrase
+from univerb.threads import thread_count
 from univerb.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ single, and takes half of it; the weights are then right to three digits.
 """
 
 import copy
+from collections.abc import Iterable
 from itertools import chain
 
 import torch
@@ -64,7 +65,7 @@ class Packed:
     """A backbone's body and output layer, sharing all but the matrices with the model."""
 
     def __init__(self, model: PreTrainedModel, output: nn.Module, weights: Weights) -> None:
-        self.stamp = stamp(model)
+        self.stamp = stamp(model.parameters())
         self.weights: Weights = weights
         tensors = chain(model.parameters(), model.buffers())
         self.body: nn.Module = copy.deepcopy(model.base_model, {id(own): own for own in tensors})
@@ -81,7 +82,7 @@ class Packed:
 
     def _laid_out(self, layer: nn.Module) -> nn.Module:
         # Subclasses may compute something else.
-        if type(layer) not in (nn.Linear, Conv1D):
+        if type(layer) not in (nn.Linear, Conv1D) or _has_hooks(layer):
             return layer
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
@@ -91,18 +92,33 @@ class Packed:
         return make(rows.detach(), None if bias is None else bias.detach())
 
 
-def stamp(model: PreTrainedModel) -> int:
-    """Return a number that rises when a weight is changed in place."""
-    return sum(own._version for own in model.parameters())
+def stamp(tensors: Iterable[Tensor]) -> int:
+    """Return a number that is another one when a tensor is changed, moved or replaced.
+
+    What is written through `.data` torch does not count, so it is not seen either.
+    """
+    return hash(tuple((id(own), own._version, own.dtype, own.device) for own in tensors))
+
+
+def has_adapter(model: PreTrainedModel) -> bool:
+    """Tell whether peft has put layers of its own into a model, which it can switch off."""
+    return any(type(own).__module__.startswith("peft.") for own in model.modules())
 
 
 def can_pack(model: PreTrainedModel) -> bool:
     """Tell whether a model can be laid out anew, and is small enough for it."""
     if model.device.type != "cpu" or model.dtype != torch.float32 or model.training:
         return False
+    if has_adapter(model):
+        return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return bool(sum(own.nbytes for own in model.parameters()) <= MOST_BYTES)
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """Tell whether somebody listens to a layer: it must then go on being called."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def pack(model: PreTrainedModel, output: nn.Module, weights: Weights) -> Packed | None:

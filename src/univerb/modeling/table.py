@@ -10,7 +10,7 @@ Everything here is numpy: an engine that has no torch reads the same table. A ro
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -61,6 +61,8 @@ class TableView:
     """(R,), each phrase's first token id."""
     lengths: Ints
     """(R,), each phrase's number of tokens."""
+    tokens: Set[int]
+    """All tokens of the phrases, and maybe of some that are away."""
 
     @property
     def is_plain(self) -> bool:
@@ -82,6 +84,7 @@ class TableView:
             numpy.where(is_away, numpy.float32(-numpy.inf), self.bias[self.places]),
             self.first[self.places],
             self.lengths[self.places],
+            self.tokens,
         )
 
     @cached_property
@@ -128,6 +131,7 @@ class PhraseTable:
         self._outputs: Matrix | None = None
         self._numbers, self._first, self._lengths = (numpy.empty(0, numpy.int64) for _ in range(3))
         self._places = numpy.empty(0, numpy.int64)
+        self._tokens: set[int] = set()
         self._view: TableView | None = None
         self._lock = threading.Lock()
 
@@ -161,6 +165,8 @@ class PhraseTable:
     def _append(self, numbers: Ints, phrases: Sequence[Phrase]) -> None:
         first = numpy.array([phrase.ids[0] for phrase in phrases])
         lengths = numpy.array([len(phrase) for phrase in phrases])
+        # A new set: views of older versions may be looked at meanwhile.
+        self._tokens = self._tokens.union(*(phrase.ids for phrase in phrases))
         is_large = len(phrases) >= HALF_FROM
         if is_large:
             order = numpy.argsort(first, kind="stable")
@@ -209,7 +215,14 @@ class PhraseTable:
         places = self._places.copy()
         matrices = self._inputs[:rows], self._outputs[:rows]
         return TableView(
-            state.version, self._numbers, places, *matrices, masked, self._first, self._lengths
+            state.version,
+            self._numbers,
+            places,
+            *matrices,
+            masked,
+            self._first,
+            self._lengths,
+            self._tokens,
         )
 
 

@@ -131,8 +131,13 @@ class Engine(Protocol):
         """How many rows of a pass cost about as much as one; below 2 nothing is drafted."""
         ...
 
-    def session(self, how: Resolved, *, has_phrases: bool, reuse: bool) -> Session:
-        """Begin with a batch of sequences; without phrases nobody looks at their states."""
+    def session(
+        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool
+    ) -> Session:
+        """Begin with a batch of sequences.
+
+        Without phrases, and if none can come later, nobody looks at their states.
+        """
         ...
 
     def sampler(self, decoding: Decoding) -> Sampler:

@@ -46,13 +46,14 @@ class LlamaCppEngine:
         return 1
 
     def session(
-        self, how: Resolved, *, has_phrases: bool, reuse: bool = False
+        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool = False
     ) -> "LlamaCppSession":
         """Begin with a batch of sequences.
 
         Args:
             how: Its positions must be "unit".
-            has_phrases: Whether states are needed.
+            has_phrases: Whether states are needed now,
+            can_grow: or may be needed later.
             reuse: Without effect: every prompt is read.
 
         Returns:
@@ -66,7 +67,7 @@ class LlamaCppEngine:
                 f"positions is {how.positions!r}; in llama.cpp a row takes one place. Use "
                 "'unit', or the torch engine."
             )
-        return LlamaCppSession(self._lm, has_phrases)
+        return LlamaCppSession(self._lm, has_phrases or can_grow)
 
     def sampler(self, decoding: Decoding) -> NumpySampler:
         """Make a sampler for one sequence."""

@@ -12,7 +12,7 @@ from univerb.modeling.packed import stamp
 
 LEAST = 64
 """Shorter beginnings are read again: it takes no time, and the bits stay those of one pass."""
-MOST_TOKENS = 16_384
+MOST_BYTES = 512 << 20
 """What is kept in all."""
 
 
@@ -20,6 +20,10 @@ class _Kept(NamedTuple):
     stamp: int
     ids: tuple[int, ...]
     layers: list[tuple[Tensor, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(side.nbytes for pair in self.layers for side in pair)
 
 
 class Prefixes:
@@ -35,7 +39,7 @@ class Prefixes:
     def find(self, model: PreTrainedModel, prompt: Sequence[int]) -> tuple[int, DynamicCache]:
         """Return how much of a prompt is known, and the cache of it; the last token never is."""
         with self._lock:
-            now = stamp(model)
+            now = stamp(model.parameters())
             self._kept = [kept for kept in self._kept if kept.stamp == now]
             wanted = tuple(prompt[:-1])
             found = [(len(commonprefix([kept.ids, wanted])), kept) for kept in self._kept]
@@ -49,10 +53,12 @@ class Prefixes:
         if len(prompt) <= LEAST or any(not hasattr(layer, "keys") for layer in cache.layers):
             return
         layers = [(layer.keys, layer.values) for layer in cache.layers]
-        own = _Kept(stamp(model), tuple(prompt), layers)
+        own = _Kept(stamp(model.parameters()), tuple(prompt), layers)
+        if own.nbytes > MOST_BYTES:
+            return
         with self._lock:
             # What a longer prompt begins with is found there.
             others = [kept for kept in self._kept if commonprefix([kept.ids, own.ids]) != kept.ids]
             self._kept = [*others, own]
-            while len(self._kept) > 1 and sum(len(k.ids) for k in self._kept) > MOST_TOKENS:
+            while sum(kept.nbytes for kept in self._kept) > MOST_BYTES:
                 self._kept.pop(0)

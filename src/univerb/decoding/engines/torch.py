@@ -25,12 +25,12 @@ from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.engines.torch_sampling import TorchSampler, make_sampler
 from univerb.decoding.options import Decoding, Resolved
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.packed import can_pack
+from univerb.modeling.packed import can_pack, has_adapter
 
 _MOST = 64
 """Rows of a pass for which the packed model is used, at most."""
-_prefixes: WeakKeyDictionary[DynamicLM, Prefixes] = WeakKeyDictionary()
-"""What the last prompts of each LM left."""
+_prefixes: WeakKeyDictionary[DynamicLM, dict[Weights, Prefixes]] = WeakKeyDictionary()
+"""What the last prompts of each LM left, by the weights that they were read with."""
 
 
 class TorchEngine:
@@ -45,8 +45,10 @@ class TorchEngine:
         model = self._lm.model
         return 8 if model.device.type != "cpu" or can_pack(model) else 1
 
-    def session(self, how: Resolved, *, has_phrases: bool, reuse: bool) -> "TorchSession":
-        """Begin with a batch of sequences."""
+    def session(
+        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool
+    ) -> "TorchSession":
+        """Begin with a batch of sequences; states are there whether phrases come or not."""
         return TorchSession(
             self._lm, how.positions, how.weights, has_phrases=has_phrases, reuse=reuse
         )
@@ -74,8 +76,9 @@ class TorchSession:
     ) -> None:
         self._lm = lm
         self._packed = lm.packed(weights) if has_phrases else None
-        can_share = has_phrases and reuse and not lm.has_window
-        self._prefixes = _prefixes.setdefault(lm, Prefixes()) if can_share else None
+        can_share = has_phrases and reuse and not lm.has_window and not has_adapter(lm.model)
+        known = _prefixes.setdefault(lm, {}) if can_share else {}
+        self._prefixes = known.setdefault(weights, Prefixes()) if can_share else None
         self._by_token = positions == "token"
         self._cache = DynamicCache()
         self._mask = numpy.zeros((0, 0), dtype=bool)

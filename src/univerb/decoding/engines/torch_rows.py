@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -36,9 +37,11 @@ class TorchRows:
 
     def products(self, hidden: Floats, stretches: Sequence[Ints | slice]) -> Floats:
         """Multiply rows with a state (d,)."""
-        state = torch.from_numpy(hidden).to(self._rows)
+        # Half precision ends at 65,504: states are brought below 1 for it.
+        scale = max(float(numpy.abs(hidden).max()), 1.0) if self.is_rough else 1.0
+        state = torch.from_numpy(hidden / numpy.float32(scale)).to(self._rows)
         parts = [torch.mv(self._rows[_index(rows)], state) for rows in stretches]
-        result: Floats = torch.cat(parts).float().cpu().numpy()
+        result: Floats = (torch.cat(parts).float() * scale).cpu().numpy()
         return result
 
     def exact(self, hidden: Floats, rows: Ints) -> Floats:
