@@ -105,6 +105,8 @@ def bench(
         run = run_bench(plan, out, tell)
     typed = "".join(f" --workload {own}" for own in workload or [])
     typed += "".join(f" --system {own}" for own in system or [])
+    named = {"wiki": wiki_corpus, "law": law_corpus}
+    typed += "".join(f" --{name}-corpus {path.name}" for name, path in named.items() if path)
     typed += f" --limit {limit} --max-tokens {max_tokens} --threads {plan.setting.threads}"
     _write_report(out, run, f"univerb bench{typed}")
     forget_parts(out)
