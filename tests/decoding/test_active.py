@@ -145,6 +145,8 @@ def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch
     assert sorted(scored.first.tolist()) == [3, 3, 3, 5, 5, 5]
     # The first ones that were put in: phrases 2, 9, 16 begin with token 3.
     assert sorted(scored.numbers[scored.first == 3].tolist()) == [2, 9, 16]
+    monkeypatch.setattr(NumpyRows, "short_list", few._replace(gap=0.5))
+    assert own.short_list(logits, numpy.ones(WIDTH, "f4"), 99).first.tolist() == [3, 3, 3]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sets(st.integers(0, 12)))

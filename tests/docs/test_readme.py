@@ -87,8 +87,6 @@ def table(rows):
 def corpus_rows(corpus, domain, citations):
     """The README's figures of corpora as the result files have them."""
     mining, build, request = corpus["mining"], corpus["build"], corpus["request"]
-    counting = mining["counting_million_tokens_per_s"]["words 2-16, count >= 5 (FMM table)"]
-    matching = "; ".join(f"{n}: {v:.0f} MB/s" for n, v in mining["matching_mb_per_s"].items())
     minutes = mining["fmm_table_of_540_mb_minutes_extrapolated"]
     units = domain["law"]["all_phrases: units per base token"]
     count = citations["n-grams, one-shot"]["what"].split()[0]
@@ -100,8 +98,6 @@ def corpus_rows(corpus, domain, citations):
             "building index, phrases and FMM table of the acts, CPU minutes per core (2 cores)",
             f"{build['cpu_minutes_per_core']:.1f}",
         ),
-        ("counting word n-grams (2-16 words), one thread", f"{counting:.1f} M tokens/s"),
-        ("longest matching, one thread", matching),
         (
             "FMM table of WikiText-103's 540 MB, extrapolated, one core (the paper: 15 h)",
             f"{minutes:.0f} min",
@@ -111,7 +107,6 @@ def corpus_rows(corpus, domain, citations):
             "their phrases and vectors",
             f"{request['total_ms'][0]:.0f} ms",
         ),
-        ("opening that corpus", f"{request['open_ms']:.0f} ms"),
         (
             "units per token of LawMT test, longest match: no phrases / Wikipedia's / the law's",
             " / ".join(f"{value:.2f}" for value in units.values()),

@@ -120,9 +120,10 @@ class ActivePhrases:
 
     def short_list(self, logits: Floats, hidden: Floats, longest: int) -> Scored | None:
         """Score the phrases whose first tokens are likeliest, a limited number of each."""
-        _, first_tokens, per_token = self._rows.short_list
-        count = min(first_tokens, len(logits))
-        likeliest = numpy.argpartition(logits, -count)[-count:]
+        _, count, per_token, gap = self._rows.short_list
+        likeliest = numpy.flatnonzero(logits >= logits.max() - gap)
+        if len(likeliest) > count:
+            likeliest = likeliest[numpy.argpartition(logits[likeliest], -count)[-count:]]
         return self.beginning_with(likeliest, hidden, longest, per_token)
 
     def _scored(

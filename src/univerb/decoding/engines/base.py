@@ -68,6 +68,8 @@ class ShortList(NamedTuple):
     """Those that begin with one of so many tokens, the likeliest ones."""
     per_token: int
     """So many of each, those that were put in first."""
+    gap: float = 99.0
+    """No token whose logit is lower than the best one's by more than this."""
 
 
 class PhraseRows(Protocol):

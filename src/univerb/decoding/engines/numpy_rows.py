@@ -16,7 +16,7 @@ class NumpyRows:
     """
 
     # A step of llama.cpp takes a few milliseconds: so would the products of some thousand rows.
-    short_list = ShortList(start=2048, first_tokens=48, per_token=128)
+    short_list = ShortList(start=2048, first_tokens=48, per_token=128, gap=7.0)
     is_rough = False
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ class TorchRows:
         self._rows = torch.empty(0, 0)
         self._seen: TableView | None = None
 
-    short_list = ShortList(start=131_072, first_tokens=256, per_token=256)
+    short_list = ShortList(start=131_072, first_tokens=256, per_token=256, gap=11.0)
 
     @property
     def is_rough(self) -> bool:
