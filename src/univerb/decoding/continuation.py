@@ -249,7 +249,7 @@ class Continuation:
         longest = min(self._longest_phrase(), self._decoding.max_tokens - self._produced)
         is_growing = self._decoding.growth is not None and self._how.tolerance > 0.0
         # Phrases that come at a guessed token would be missed by the choice there.
-        if is_growing or longest == 1:
+        if is_growing or min(longest, self._engine.draft_rows // share) <= 1:
             return None
         phrase = self._likely_phrase(token, hidden, logits, longest)
         found, is_recalled = self._guesses.after(self._seen, token, phrase, longest, share)
