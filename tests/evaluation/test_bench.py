@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import TEXT, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.errors import DocumentError, OptionError, StoreError, WorkerError
 from univerb.evaluation import bench
-from univerb.evaluation.bench import Plan, Round, Run, run_bench, without_paths
+from univerb.evaluation.bench import Plan, Round, Run, make_plan, run_bench, without_paths
 from univerb.evaluation.bench_plot import plot_bench
 from univerb.evaluation.bench_report import (
     COLUMNS,
@@ -508,3 +508,13 @@ class TestCommand:
         ran = run("bench", "--help")
         assert ran.code == 0
         assert all(name in ran.out for name in WORKLOADS)
+
+
+class TestPlans:
+    def test_more_threads_than_processors_are_refused_before_anything_is_made(self, lm):
+        with pytest.raises(OptionError, match="threads is 4096"):
+            make_plan(lm, ["demo"], ["hf"], threads=4096)
+
+    def test_a_text_that_does_not_fit_is_refused(self, lm):
+        with pytest.raises(OptionError, match=r"positions; .* Lower --max-tokens"):
+            make_plan(lm, ["demo"], ["hf"], max_tokens=lm.context_size)
