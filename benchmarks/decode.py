@@ -13,6 +13,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformers.utils import logging
 
 import univerb
 from report import DATA, RESULTS, machine, need_data, read_report, write_report
-from timing import interleaved, ratios
+from timing import UNHEARD, hf_generate, interleaved, ratios
 from univerb.decoding.loop import generate
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Vectors
@@ -66,16 +67,6 @@ def overhead(lm: DynamicLM, rounds: int, tokens: int = 64) -> dict[str, Any]:
         assert len(vocabulary) == size
         lm.rows(vocabulary)
     prompt = lm.tokenizer.encode(articles(1)[0].text).ids[:32]
-    inputs = torch.tensor([prompt])
-
-    def hf() -> None:
-        lm.model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            do_sample=False,
-        )
 
     def ours(size: int, mode: str) -> Callable[[], None]:
         def run() -> None:
@@ -83,18 +74,17 @@ def overhead(lm: DynamicLM, rounds: int, tokens: int = 64) -> dict[str, Any]:
                 lm,
                 prompt,
                 vocabularies[size],
-                mode=mode,  # type: ignore[arg-type]
-                phrase_bias=-900.0,
-                draft=0.0,
-                escape=0,
+                mode=mode,
                 max_tokens=tokens,
-                ignore_eos=True,
+                **UNHEARD,  # type: ignore[arg-type]
             )
             assert result.stats.steps == tokens - 1
 
         return run
 
-    systems: dict[str, Callable[[], None]] = {"HF generate": hf}
+    systems: dict[str, Callable[[], None]] = {
+        "HF generate": partial(hf_generate, lm.model, [prompt], tokens)
+    }
     systems |= {f"atomic, P = {size}": ours(size, "atomic") for size in SIZES}
     systems |= {f"unfold, P = {size}": ours(size, "unfold") for size in SIZES[2:]}
     seconds = interleaved(systems, rounds)

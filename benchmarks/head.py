@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 import univerb
 from report import DATA, machine, need_data, read_report, write_report
-from timing import interleaved, ratios
+from timing import UNHEARD, hf_generate, interleaved, ratios
 from univerb.corpus import open_corpus
 from univerb.corpus.reading import Corpus
 from univerb.decoding.active import ActivePhrases, Scored
@@ -39,8 +39,6 @@ from univerb.vocabulary import DynamicVocabulary
 
 TOKENS = 48
 SECTIONS = ["torch", "llamacpp", "misses", "batch", "agreement"]
-# Phrases are scored, and neither chosen nor guessed: every step writes one token.
-UNHEARD = {"phrase_bias": -900.0, "escape": 0, "draft": 0.0, "ignore_eos": True}
 
 
 def main() -> None:
@@ -162,16 +160,6 @@ def batches(lm: DynamicLM, corpus: Corpus, rounds: int) -> dict[str, Any]:
     """Time of a batch of eight with eight vocabularies of 2,000, to HF's batch of eight."""
     prompts = prefixes(lm, 8)
     made = [vocabulary(lm, corpus, 2_000, start=2_000 * n) for n in range(8)]
-    inputs = torch.tensor(prompts)
-
-    def hf() -> None:
-        lm.model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=TOKENS,
-            min_new_tokens=TOKENS,
-            do_sample=False,
-        )
 
     def ours(mode: str) -> Callable[[], None]:
         def work() -> None:
@@ -180,7 +168,12 @@ def batches(lm: DynamicLM, corpus: Corpus, rounds: int) -> dict[str, Any]:
         return work
 
     seconds = interleaved(
-        {"HF generate": hf, "atomic": ours("atomic"), "unfold": ours("unfold")}, rounds
+        {
+            "HF generate": partial(hf_generate, lm.model, prompts, TOKENS),
+            "atomic": ours("atomic"),
+            "unfold": ours("unfold"),
+        },
+        rounds,
     )
     return {
         "what": "batch of 8, each with a vocabulary of 2,000: time to HF generate's batch of 8",

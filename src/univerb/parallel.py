@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self, TypeVar
 
 from univerb.errors import MissingExtra, OptionError, WorkerError
+from univerb.threads import processors
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,7 +173,7 @@ class _Ray:
             if self._address:
                 self._ray.init(address=self._address, **quiet)
                 return
-            count = self._wanted or _cores()
+            count = self._wanted or len(processors())
             with _environment(OMP_NUM_THREADS=_threads_each(count), **_PRIVATE):
                 # "local": an address in the environment would be somebody else's cluster.
                 self._ray.init(address="local", num_cpus=count, include_dashboard=False, **quiet)
@@ -273,13 +274,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _threads_each(count: int) -> str:
-    return str(max(1, _cores() // count))
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return str(max(1, len(processors()) // count))
 
 
 def _first_line(error: Exception) -> str:

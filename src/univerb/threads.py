@@ -1,9 +1,16 @@
-"""How many threads to compute with."""
+"""Processors and threads: what this process may use."""
 
 import os
 from pathlib import Path
 
 from univerb.errors import OptionError
+
+
+def processors() -> frozenset[int]:
+    """Return the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def thread_count(wanted: int | None = None) -> int:
@@ -18,9 +25,7 @@ def thread_count(wanted: int | None = None) -> int:
     Raises:
         OptionError: If more are wanted than there are processors.
     """
-    cpus = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
+    cpus = processors()
     if wanted is None:
         return len({_core(cpu) for cpu in cpus})
     if not 1 <= wanted <= len(cpus):

@@ -203,3 +203,22 @@ def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):
         for mode in ("atomic", "unfold")
     ]
     assert large == plain
+
+
+def test_a_state_beyond_half_precision_is_scored(monkeypatch):
+    monkeypatch.setattr(table, "HALF_FROM", 4)
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(70))
+    own = head(model, vocabulary, TorchRows(torch.device("cpu")), exact=True)
+    small = numpy.linspace(-1, 1, WIDTH, dtype="f4")
+    few, many = (own.scored(scale * small, 99).logits - own._bias for scale in (1.0, 1e5))
+    numpy.testing.assert_allclose(many / 1e5, few, atol=0.01)
+
+
+def test_a_phrase_that_came_after_the_last_look_cannot_be_chosen_yet():
+    model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(5))
+    own = head(model, vocabulary, NumpyRows())
+    vocabulary.add(phrases(5, start=5))
+    assert not own.is_barred(4)
+    assert own.is_barred(5)
+    own.refresh()
+    assert not own.is_barred(5)

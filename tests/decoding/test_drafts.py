@@ -167,16 +167,3 @@ def test_what_a_text_recalls_where_a_phrase_is_likely_is_named_in_whole_phrases(
     assert flat(found) == own
     assert max(len(piece.ids) for piece in found.pieces) == 8
     assert found.stats.steps < 20, "what stands again and again is read in longer passes"
-
-
-def test_phrases_that_another_sequence_adds_meanwhile_do_no_harm(tiny):
-    lm = stir(tiny)
-    own = flat(generate(lm, "the tenant", max_tokens=60, ignore_eos=True))
-
-    def grow(vocabulary, produced):
-        vocabulary.add([Phrase(tuple(own[at : at + 2]), "x") for at in range(produced, 50)])
-
-    vocabulary = ngrams(own[:12], 4, lm.static_size)
-    texts = batch(lm, ["the tenant", "the landlord"], vocabulary, mode="verify", growth=grow,
-                  draft=99.0, max_tokens=40, ignore_eos=True)  # fmt: skip
-    assert flat(texts[0]) == own[:40]

@@ -154,8 +154,9 @@ class ActivePhrases:
     def is_barred(self, number: int) -> bool:
         """Whether a phrase may not be chosen any more."""
         # Others may have added it since this sequence looked.
-        is_known = self._view is not None and number < len(self._view.places)
-        place = int(self._view.places[number]) if self._view is not None and is_known else -1
+        if self._view is None or number >= len(self._view.places):
+            return True
+        place = int(self._view.places[number])
         return place < 0 or bool(self._bias[place] == -math.inf)
 
     def input(self, number: int) -> Floats:

@@ -32,7 +32,7 @@ from univerb.evaluation.bench_workloads import (
     warm_up_cases,
 )
 from univerb.evaluation.cache import ResultCache
-from univerb.threads import thread_count
+from univerb.threads import processors, thread_count
 
 if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
@@ -116,7 +116,7 @@ def make_plan(
     Raises:
         OptionError: If there are fewer processors than threads, or the text would not fit.
     """
-    chosen = cores() if threads is None else thread_count(threads)
+    chosen = len(processors()) if threads is None else thread_count(threads)
     cases: list[Case] = []
     described = {}
     for name in workloads:
@@ -328,14 +328,7 @@ def _use_cores(threads: int) -> None:
     """Leave this process so many cores, so that every library takes as many threads."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        os.sched_setaffinity(0, sorted(processors())[:threads])
 
 
 def without_paths(text: str) -> str:
@@ -349,7 +342,7 @@ def _about(plan: Plan) -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
         "threads": plan.setting.threads,
-        "cores": cores(),
+        "cores": len(processors()),
         "base_tokens": plan.max_tokens,
         **plan.about,
     }
