@@ -1,0 +1,1 @@
+"""The paper's tables, and a run of ours printed beside them."""

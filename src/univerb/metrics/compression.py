@@ -1,0 +1,86 @@
+"""How many units a text takes, and what part of it was written as phrases (METHOD C.5)."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A text as its system wrote it, or as another tokenizer would."""
+
+    size: int
+    """UTF-8 bytes."""
+    units: int
+    """A phrase counts once."""
+    tokens: int
+    """Tokens of the static vocabulary."""
+    phrase_lengths: tuple[int, ...] = ()
+    """The tokens of each phrase."""
+
+
+def retokenised(text: str, tokens: int) -> Units:
+    """Return a text as a plain tokenizer has it: each token is a unit."""
+    return Units(len(text.encode()), tokens, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Figures over texts."""
+
+    units: float
+    """Per text, a mean: what the paper's tables call NSL."""
+    bytes_per_unit: float
+    """The mean of the texts' own ratios, as in the paper."""
+    bytes_per_unit_pooled: float
+    """All bytes by all units."""
+    phrase_share: float
+    """The share of tokens that stand in phrases."""
+    hit_rate: float
+    """The share of units that are phrases."""
+    phrase_lengths: dict[int, int]
+    """How many phrases of each length, in tokens."""
+
+
+def compression(texts: Sequence[Units]) -> Compression:
+    """Measure texts.
+
+    Args:
+        texts: Those without a unit count in the number of units, but have no ratio.
+
+    Returns:
+        The figures; zeros where there is nothing to divide by.
+    """
+    written = [text for text in texts if text.units]
+    units = sum(text.units for text in written)
+    lengths = Counter(length for text in written for length in text.phrase_lengths)
+    ratios = [text.size / text.units for text in written]
+    return Compression(
+        units=_ratio(units, len(texts)),
+        bytes_per_unit=statistics.fmean(ratios) if ratios else 0.0,
+        bytes_per_unit_pooled=_ratio(sum(text.size for text in written), units),
+        phrase_share=_ratio(
+            sum(length * count for length, count in lengths.items()),
+            sum(text.tokens for text in written),
+        ),
+        hit_rate=_ratio(lengths.total(), units),
+        phrase_lengths=dict(sorted(lengths.items())),
+    )
+
+
+def nsl_ratio(texts: Sequence[Units], reference: Sequence[Units]) -> float:
+    """Return the normalised sequence length as it was first defined: a ratio of all units.
+
+    Args:
+        texts: As one system has them.
+        reference: The same texts as a reference tokenizer has them.
+
+    Returns:
+        Below 1 if the system needs fewer units; 0 if there is no text.
+    """
+    return _ratio(sum(text.units for text in texts), sum(text.units for text in reference))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
