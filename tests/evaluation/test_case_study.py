@@ -38,7 +38,7 @@ OURS = System(
     ),
 )
 THEIRS = System("plain LM", tuple(a_token(f" plain{n}") for n in range(60)))
-STUDY = CaseStudy("The ship was", OURS, THEIRS)
+STUDY = CaseStudy("The ship was", (OURS, THEIRS))
 
 
 class Page(HTMLParser):
@@ -78,10 +78,10 @@ def test_the_page_has_both_texts_with_phrases_coloured():
     assert page.texts["title"] == page.texts["h1"] == ["Two ships"]
     assert page.texts["text prompt"] == ["The ship was"]
     assert page.texts["h2"] == ["univerb", "plain LM"]
-    assert page.texts["text"] == ["".join(p.text for p in own.pieces) for own in STUDY[1:]]
+    assert page.texts["text"] == ["".join(p.text for p in own.pieces) for own in STUDY.systems]
     # Neighbours differ in colour.
-    assert page.texts["phrase c0"] == ["significantly modified", "torpedo tubes"]
-    assert page.texts["phrase c1"] == ["with two"]
+    assert page.texts["sourced c0"] == ["significantly modified", "torpedo tubes"]
+    assert page.texts["sourced c1"] == ["with two"]
 
 
 def test_sources_show_on_pointing():
@@ -93,13 +93,23 @@ def test_sources_show_on_pointing():
     ]
     assert len(page.texts["pop"]) == 6 and page.texts["h2"] == ["univerb", "plain LM"] * 2
     source = case_study_html([STUDY])
-    assert ".phrase:hover > .pop, .phrase:focus > .pop { display: block; }" in source
+    assert ".sourced:hover > .pop, .sourced:focus > .pop { display: block; }" in source
     assert ".pop { display: none;" in source
 
 
 def test_captions_count():
     assert OURS.caption == "11 tokens in 5 units, 82% in phrases"
     assert System("empty", ()).caption == "0 tokens in 0 units, 0% in phrases"
+    assert System("mine", OURS.pieces, "very fast").caption == "very fast"
+
+
+def test_a_text_without_pieces_is_shown_as_it_is():
+    own = System.from_dict("other", {"text": " two <words>"})
+    assert own.caption == "2 words"
+    assert own.to_dict() == {"name": "other", "text": " two <words>"}
+    page = Page(case_study_html([CaseStudy("p", (own, OURS, THEIRS))]))
+    assert page.texts["h2"] == ["other", "univerb", "plain LM"]
+    assert page.texts["text"][0] == " two <words>"
 
 
 texts = st.text(min_size=1, max_size=20)
@@ -112,7 +122,7 @@ any_text = texts | hostile
 @given(any_text, any_text, any_text, any_text, any_text)
 def test_no_text_becomes_markup(prompt, name, phrase, document, token):
     own = System(name, (a_phrase(phrase, document), a_token(token)))
-    source = case_study_html([CaseStudy(prompt, own, own)], name)
+    source = case_study_html([CaseStudy(prompt, (own, own))], name)
     page = Page(source)
     assert {tag for tag, _ in page.tags} <= {
         *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p"),
@@ -154,13 +164,29 @@ def test_the_terminal_shows_both_side_by_side(width):
     # Nothing is cut off, however long.
     for piece in OURS.pieces + THEIRS.pieces:
         assert all(word in text for word in piece.text.split())
-    assert "ship.md" in text and "and 2 more" in text and NO_SOURCE in text
+    assert "ship.md" in text and "and 4 more" in text and NO_SOURCE in text
     phrases = "".join(p.text for p in OURS.pieces if p.is_phrase)
     assert "".join(coloured).replace(" ", "") == phrases.replace(" ", "")
 
 
+@pytest.mark.parametrize(("width", "beside"), [(40, 2), (119, 2), (120, 3), (400, 4)])
+def test_more_systems_go_below_where_there_is_no_room(width, beside):
+    systems = tuple(System(f"s{n}", (a_token(f" text{n}"),)) for n in range(4))
+    text, _ = shown(CaseStudy("p", systems), width)
+    titles = [sum(f" s{n} " in line for n in range(4)) for line in text.splitlines()]
+    expected = [beside] * (4 // beside) + [4 % beside]
+    assert [count for count in titles if count] == [count for count in expected if count]
+
+
+def test_sources_may_be_left_out():
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as captured:
+        console.print(terminal_view(STUDY, pieces_text, with_sources=False))
+    assert "torpedo tubes" in captured.get() and "ship.md" not in captured.get()
+
+
 def test_names_are_no_terminal_markup():
-    text, _ = shown(CaseStudy("[bold]p[/]", System("[red]x[/]", OURS.pieces), THEIRS), 100)
+    text, _ = shown(CaseStudy("[bold]p[/]", (System("[red]x[/]", OURS.pieces), THEIRS)), 100)
     assert "[red]x[/]" in text and "[bold]p[/]" in text
 
 
@@ -173,15 +199,19 @@ def test_a_generation_comes_back_from_its_json():
     assert [(p.text, p.ids, p.phrase, p.sources) for p in read.pieces] == [
         (p.text, p.ids, p.phrase, p.sources) for p in OURS.pieces
     ]
-    assert case_study_html([CaseStudy("", read, THEIRS)]) == case_study_html(
-        [CaseStudy("", OURS, THEIRS)]
+    assert case_study_html([CaseStudy("", (read, THEIRS))]) == case_study_html(
+        [CaseStudy("", (OURS, THEIRS))]
     )
+    again = System.from_dict("univerb", json.loads(json.dumps(OURS.to_dict())))
+    assert again.to_dict()["pieces"] == read.to_dict()["pieces"]
+    assert again.text == OURS.text
 
 
 @pytest.mark.parametrize(
     ("value", "where"),
     [
-        ({}, "pieces:"),
+        ({}, r"pieces\.0\.text"),
+        ({"pieces": None, "text": "a"}, "pieces:"),
         ({"pieces": [{"text": "a"}]}, r"pieces\.0\.ids"),
         (
             {"pieces": [{"text": "a", "ids": [1], "is_phrase": True, "sources": [{}]}]},

@@ -1,4 +1,4 @@
-"""Sheets for annotators: blind, harmless, un-blinded without a slip, and agreement by reference."""
+"""Sheets for annotators: blind, harmless, and un-blinded without a slip."""
 
 import csv
 import io
@@ -13,14 +13,12 @@ from univerb.errors import OptionError
 from univerb.evaluation.human_sheet import (
     CRITERIA,
     Key,
-    agreement,
-    cohen_kappa,
-    fleiss_kappa,
     human_preference,
     read_sheet,
     write_sheet,
 )
-from univerb.evaluation.judge import Pair, Rates, Tally
+from univerb.evaluation.judge import Pair
+from univerb.metrics.agreement import Rates, Tally
 
 PAIRS = [Pair(f"prefix {n}", f" good {n}", f" poor {n}") for n in range(9)]
 
@@ -273,59 +271,3 @@ def test_what_is_no_key_is_refused(tmp_path, text, message):
     (tmp_path / "k").write_text(text)
     with pytest.raises(OptionError, match=message):
         Key.read(tmp_path / "k")
-
-
-# Agreement
-
-# Fleiss' own kind of table, 14 raters of 10 items with 5 labels; kappa is 0.210.
-FLEISS = [
-    (0, 0, 0, 0, 14),
-    (0, 2, 6, 4, 2),
-    (0, 0, 3, 5, 6),
-    (0, 3, 9, 2, 0),
-    (2, 2, 8, 1, 1),
-    (7, 7, 0, 0, 0),
-    (3, 2, 6, 3, 0),
-    (2, 5, 3, 2, 2),
-    (6, 5, 2, 1, 0),
-    (0, 2, 2, 3, 7),
-]
-
-
-def test_kappa_has_its_reference_values():
-    items = [
-        [label for label, count in enumerate(counts) for _ in range(count)] for counts in FLEISS
-    ]
-    ratings = list(zip(*items, strict=True))
-    found = agreement(ratings)
-    assert found.method == "Fleiss"
-    assert found.kappa == fleiss_kappa(ratings) == pytest.approx(0.210, abs=5e-4)
-    assert found.raw == pytest.approx(0.378, abs=5e-4)
-    # The textbook's 2 x 2 table: 20 and 15 agree, 5 and 10 do not; kappa is 0.4.
-    first = "y" * 25 + "n" * 25
-    second = "y" * 20 + "n" * 5 + "y" * 10 + "n" * 15
-    found = agreement([first, second])
-    assert found.method == "Cohen"
-    assert found.kappa == cohen_kappa(first, second) == pytest.approx(0.4)
-    assert found.raw == pytest.approx(0.7)
-
-
-labels = st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=12)
-
-
-@given(labels, st.integers(2, 4))
-def test_annotators_who_say_the_same_agree_fully(own, count):
-    found = agreement([own] * count)
-    assert found.raw == 1.0
-    assert found.kappa == (None if len(set(own)) == 1 else pytest.approx(1.0))
-
-
-@given(st.lists(st.tuples(*[st.sampled_from([-1, 0, 1])] * 3), min_size=1, max_size=12))
-def test_agreement_does_not_depend_on_names_and_order(items):
-    ratings = list(zip(*items, strict=True))
-    renamed = [[{-1: "w", 0: "t", 1: "b"}[label] for label in own] for own in ratings[::-1]]
-    for own, other in ((ratings, renamed), (ratings[:2], renamed[1:])):
-        one, two = agreement(own), agreement(other)
-        assert one.raw == pytest.approx(two.raw)
-        assert one.kappa == (None if two.kappa is None else pytest.approx(two.kappa))
-        assert one.kappa is None or -1.0 <= one.kappa <= 1.0 + 1e-12

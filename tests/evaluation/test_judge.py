@@ -18,17 +18,18 @@ from univerb.errors import OptionError, WorkerError
 from univerb.evaluation.judge import (
     TEMPLATE,
     Pair,
-    Rates,
-    Tally,
     parse_verdict,
     preference,
     questions,
     read_pairs,
     read_replies,
+    read_texts,
     sample_pairs,
+    system_names,
     write_prompts,
 )
 from univerb.evaluation.judge_endpoint import Endpoint, ReplyLog, ask_all, key_from_environment
+from univerb.metrics.agreement import Rates, Tally
 
 KEY = "sk-very-secret"
 LOOPBACK = pytest.mark.allow_hosts(["127.0.0.1", "::1"])
@@ -102,6 +103,7 @@ def test_averages_by_hand():
     # Ours: ++, +0, +-, --, 00; the last pair has no verdict in its second order.
     assert found.rate_avg == Tally(better=4, no_preference=3, worse=3)
     assert found.rate_avg.rates == Rates(0.4, 0.3, 0.3)
+    assert found.orders == (Tally(3, 1, 1), Tally(1, 2, 2))
     assert found.item_avg == Tally(better=2, no_preference=2, worse=1)
     assert found.position_bias == 1 / 5
     assert found.places == (5, 2)
@@ -181,6 +183,23 @@ def test_texts_are_read_in_pairs(tmp_path):
     )
     theirs = lines(tmp_path / "b", {"prompt": "p", "text": " b"}, {"prompt": "q", "text": "\u2028"})
     assert read_pairs(ours, theirs) == [Pair("p", " a", " b"), Pair("q", "", "\u2028")]
+
+
+def test_texts_of_several_systems_keep_their_other_fields(tmp_path):
+    files = [
+        lines(tmp_path / "a.jsonl", {"prefix": "p", "text": "a", "pieces": []}),
+        lines(tmp_path / "b.jsonl", {"prompt": "p", "text": "b", "prefix": "not asked for"}),
+        lines(tmp_path / "c.jsonl", {"prompt": "p", "text": "c"}),
+    ]
+    [(prompt, written)] = read_texts(files)
+    assert prompt == "p" and [own["text"] for own in written] == ["a", "b", "c"]
+    assert written[0]["pieces"] == []
+    assert system_names(files) == ["a", "b", "c"]
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path):
+    files = [tmp_path / "x" / "texts.jsonl", tmp_path / "y" / "texts.jsonl"]
+    assert system_names(files) == list(map(str, files))
 
 
 @pytest.mark.parametrize(
@@ -380,6 +399,12 @@ def test_a_line_that_a_crash_tore_is_asked_again(server, tmp_path):
         assert run(server, tmp_path / "log") == replies
         assert len(server.requests) == 12 - whole[:cut].count(b"\n")
         assert len((tmp_path / "log").read_bytes().splitlines()) == 12
+
+
+@pytest.mark.parametrize("place", [".", "nowhere/log"])
+def test_a_log_that_cannot_be_written_is_noticed_at_once(tmp_path, place):
+    with pytest.raises(OptionError, match="cannot be used"):
+        ReplyLog(tmp_path / place, {})
 
 
 @LOOPBACK

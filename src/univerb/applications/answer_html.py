@@ -5,69 +5,31 @@ from html import escape
 
 from univerb.applications.answer import Answer
 from univerb.applications.citations import Citation, Run
+from univerb.applications.page import colour, page, sourced
 from univerb.retrieval.base import Chunk
 
-_COLOURS = 6
 _CONTEXT = 80
 """How many characters around a source its popover shows."""
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2329; --soft: #5b6670; --page: #fbfaf7;
-  --card: #ffffff; --line: #dcdfe2; --strength: 24%; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7ea; --soft: #9aa5af; --page: #15191d;
-  --card: #1e2429; --line: #343c44; --strength: 34%; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 17px/1.65 system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
-main { max-width: 46rem; margin: 0 auto; padding: 3rem 1.25rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.3; margin: 0 0 1.25rem; overflow-wrap: anywhere; }
+main { max-width: 46rem; }
 h2 { font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; color: var(--soft);
   margin: 2.5rem 0 .75rem; }
-.text { white-space: pre-wrap; overflow-wrap: anywhere; }
-.answer { font-size: 1.15rem; margin: 0; position: relative; }
-.note, .where { color: var(--soft); font-size: .85rem; }
-.c0 { --hue: #2f7fd6; } .c1 { --hue: #d98a00; } .c2 { --hue: #2f9e5b; }
-.c3 { --hue: #b0489c; } .c4 { --hue: #d2503a; } .c5 { --hue: #6f63d2; }
-.cited, mark { background: color-mix(in srgb, var(--hue) var(--strength), transparent);
-  color: inherit; border-radius: .2em; padding: .05em .1em; box-decoration-break: clone;
-  -webkit-box-decoration-break: clone; }
-.cited { cursor: help; border-bottom: 2px solid var(--hue); }
+.answer { font-size: 1.15rem; }
 .marker { font-size: .75em; vertical-align: super; line-height: 0; font-weight: 600;
   color: color-mix(in srgb, var(--hue) 75%, var(--ink)); text-decoration: none; }
-.pop { display: none; position: absolute; z-index: 1; left: 0; right: 0; padding: .75rem .9rem;
-  background: var(--card);
-  border: 1px solid var(--line); border-top: 3px solid var(--hue); border-radius: .5rem;
-  box-shadow: 0 6px 24px #0003; font-size: .9rem; line-height: 1.5; white-space: normal; }
-.cited:hover > .pop, .cited:focus > .pop { display: block; }
-.pop > span { display: block; } .pop > span + .where { margin-top: .35rem; }
+.pop > span + .where { margin-top: .35rem; }
 .pop > .where + span { margin-top: .75rem; }
 .pop b { background: color-mix(in srgb, var(--hue) var(--strength), transparent); }
 section { background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--hue);
   border-radius: .5rem; padding: .9rem 1.1rem; margin: 0 0 1rem; font-size: .95rem; }
 section:target { outline: 2px solid var(--hue); }
 section h3 { margin: 0 0 .4rem; font-size: 1rem; overflow-wrap: anywhere; }
-section p { margin: 0; }
 """
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{question}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{question}</h1>
-<p class="text answer">{answer}</p>
+_BODY = """<p class="text answer">{answer}</p>
 {note}<h2>Passages</h2>
-{passages}
-</main>
-</body>
-</html>
-"""
+{passages}"""
 
 
 def answer_html(answer: Answer) -> str:
@@ -85,13 +47,12 @@ def answer_html(answer: Answer) -> str:
         _passage(number, passage, [c for c in answer.citations if c.marker == number])
         for number, passage in enumerate(answer.passages, 1)
     )
-    return _PAGE.format(
-        question=escape(answer.question),
-        style=_STYLE,
+    body = _BODY.format(
         answer="".join(map(_run, answer.cited.runs())),
         note=note if answer.truncated else "",
         passages="\n".join(passages),
     )
+    return page(answer.question, body, _STYLE)
 
 
 def _run(run: Run) -> str:
@@ -102,10 +63,7 @@ def _run(run: Run) -> str:
         return escape(run.text)
     places = "; ".join(_where(citation) for citation in run.citations)
     sources = "".join(map(_source, run.citations))
-    return (
-        f'<span class="cited {_colour(run.citations[0].marker)}" tabindex="0" '
-        f'title="{escape(places)}">{escape(run.text)}<span class="pop">{sources}</span></span>'
-    )
+    return sourced(run.text, sources, _colour(run.citations[0].marker), places)
 
 
 def _source(citation: Citation) -> str:
@@ -146,4 +104,4 @@ def _highlighted(passage: Chunk, citations: list[Citation]) -> Iterator[str]:
 
 
 def _colour(number: int) -> str:
-    return f"c{(number - 1) % _COLOURS}"
+    return colour(number - 1)

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.columns import Columns
-from rich.console import Group
-from rich.panel import Panel
 from rich.text import Text
 
 from univerb.cli.console import (
@@ -233,7 +230,7 @@ def generate(
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None
     found = None
     if opened:
-        found = _selected(lm, opened, text, k, max_phrases, others)
+        found = selected_phrases(lm, opened, text, k, max_phrases, others)
         vocabulary = _together(vocabulary or lm.vocabulary(), found)
         special = opened.profile_options(lm.fingerprint(), special["mode"]) | {
             n: v for n, v in special.items() if v is not None
@@ -285,9 +282,15 @@ def _opened(folder: Path, has_unused: bool) -> "Corpus":
     return open_corpus(folder)
 
 
-def _selected(
-    lm: "PhraseModel", corpus: "Corpus", query: str, k: int, max_phrases: int | None, others: bool
+def selected_phrases(
+    lm: "PhraseModel",
+    corpus: "Corpus",
+    query: str,
+    k: int,
+    max_phrases: int | None = None,
+    others: bool = False,
 ) -> "Selection":
+    """Select the phrases of a corpus for a prompt; a note says so where there are none."""
     if corpus.has_vectors:
         lm.attach(corpus)
     found = corpus.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
@@ -353,11 +356,13 @@ def _show(prompt: str, result: "Generation", plain: "Generation | None", is_stre
             print(prompt + result.text)
         console.print(f"[dim]{stats_line(result.stats)}[/]")
         return
-    panels = [
-        Panel(Group(pieces_text(one.pieces), Text(stats_line(one.stats), style="dim")), title=title)
-        for title, one in (("with phrases", result), ("plain LM", plain))
-    ]
-    console.print(Columns(panels, equal=True, expand=True))
+    from univerb.evaluation.case_study import CaseStudy, System, terminal_view
+
+    systems = tuple(
+        System(name, one.pieces, stats_line(one.stats))
+        for name, one in (("with phrases", result), ("plain LM", plain))
+    )
+    console.print(terminal_view(CaseStudy(prompt, systems), pieces_text, with_sources=False))
 
 
 def _show_candidates(result: "Generation") -> None:

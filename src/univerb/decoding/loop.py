@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from univerb.decoding.continuation import Continuation
@@ -25,6 +26,7 @@ class Decoder:
         prompts: Sequence[str | Sequence[int]],
         vocabularies: Vocabularies,
         decoding: Decoding,
+        seeds: Sequence[int] | None = None,
     ) -> None:
         if isinstance(prompts, str):
             raise PromptError("prompts is one text; batch takes a list: batch(lm, [prompt]).")
@@ -36,9 +38,9 @@ class Decoder:
             )
         self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]
         engine = engine_of(lm)
+        each = zip(self._prompts, own, _seeded(decoding, seeds, len(prompts)), strict=True)
         self.sequences = [
-            Continuation(lm, engine, ids, vocabulary, decoding)
-            for ids, vocabulary in zip(self._prompts, own, strict=True)
+            Continuation(lm, engine, ids, vocabulary, how) for ids, vocabulary, how in each
         ]
         self._session: Session = engine.session(
             decoding.resolved(lm.profile),
@@ -174,6 +176,8 @@ def batch(
     lm: PhraseModel,
     prompts: Sequence[str | Sequence[int]],
     vocabularies: Vocabularies = None,
+    *,
+    seeds: Sequence[int] | None = None,
     **options: Unpack[Options],
 ) -> list[Generation]:
     """Generate continuations of several prompts together, each with phrases of its own.
@@ -182,16 +186,22 @@ def batch(
         lm: The LM and its encoder.
         prompts: Texts or token ids.
         vocabularies: One for all prompts, one for each, or None.
-        **options: As `Decoding` explains them; each sequence has the seed as if it were alone.
+        seeds: One for each prompt, so that their draws have nothing in common.
+        **options: As `Decoding` explains them; each sequence has its seed as if it were alone.
 
     Returns:
         The generations, in the order of the prompts.
     """
+    decoding = make_decoding(dict(options))
     if lm.has_window and len(prompts) > 1:
-        each = zip(prompts, vocabulary_each(vocabularies, len(prompts)), strict=True)
-        return [generate(lm, prompt, vocabulary, **options) for prompt, vocabulary in each]
-    decoder = Decoder(lm, prompts, vocabularies, make_decoding(dict(options)))
-    pieces: list[list[Piece]] = [[] for _ in prompts]
+        own = vocabulary_each(vocabularies, len(prompts))
+        each = zip(prompts, own, _seeded(decoding, seeds, len(prompts)), strict=True)
+        return [_finished(Decoder(lm, [prompt], [v], how))[0] for prompt, v, how in each]
+    return _finished(Decoder(lm, prompts, vocabularies, decoding, seeds))
+
+
+def _finished(decoder: Decoder) -> list[Generation]:
+    pieces: list[list[Piece]] = [[] for _ in decoder.sequences]
     for released in decoder.steps():
         for index, piece in released:
             pieces[index].append(piece)
@@ -253,6 +263,15 @@ def vocabulary_each(given: Vocabularies, count: int) -> list[DynamicVocabulary |
             "for all."
         )
     return each
+
+
+def _seeded(decoding: Decoding, seeds: Sequence[int] | None, count: int) -> list[Decoding]:
+    """Return how to decode each of so many prompts."""
+    if seeds is None:
+        return [decoding] * count
+    if len(seeds) != count:
+        raise OptionError(f"{count} prompts but {len(seeds)} seeds. Give one for each.")
+    return [replace(decoding, seed=seed) for seed in seeds]
 
 
 def prompt_ids(lm: PhraseModel, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:

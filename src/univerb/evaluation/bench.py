@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import univerb
 from univerb._version import __version__
 from univerb.errors import OptionError, UniverbError, WorkerError
-from univerb.evaluation.bench_systems import Measured, Running, Setting, load_system, peak_megabytes
+from univerb.evaluation.bench_systems import Measured, Running, Setting, load_system
 from univerb.evaluation.bench_workloads import (
     Case,
     describe_corpus,
@@ -32,6 +32,7 @@ from univerb.evaluation.bench_workloads import (
     warm_up_cases,
 )
 from univerb.evaluation.cache import ResultCache
+from univerb.evaluation.peak import peak_megabytes
 from univerb.threads import processors, thread_count
 
 if TYPE_CHECKING:

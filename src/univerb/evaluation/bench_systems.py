@@ -5,7 +5,6 @@ tokens as they are told. Nothing here imports torch before it is needed: plain l
 without it, and its memory is measured.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -305,17 +304,3 @@ def _set_up_torch(threads: int) -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
-
-
-def peak_megabytes() -> float:
-    """Return the most memory that this process has had at once."""
-    try:
-        # What getrusage tells counts also the process that started this one, before its exec.
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-        return kilobytes * 1024 / 1e6
-    except (OSError, StopIteration):
-        import resource
-
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6

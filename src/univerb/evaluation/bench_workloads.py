@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from univerb.errors import DocumentError, OptionError, did_you_mean
+from univerb.evaluation.passages import PREFIX, detokenised, is_kept_out, law_lines
 from univerb.locations import cache_directory
 from univerb.phrase import Document
 from univerb.retrieval.base import Chunk
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from univerb.corpus import Corpus
     from univerb.modeling.dynamic import DynamicLM
 
-PREFIX = 32
-"""Tokens of a text that are given."""
 DATA = "UNIVERB_DATA"
 PASSAGES = 3
 MAX_PHRASES = 100_000
@@ -185,7 +184,7 @@ def make_cases(
     else:
         assert data is not None
         path = data / WORKLOADS[name].file
-        texts = wikitext_articles(path) if name == "wikitext" else _numbered_lines(path)
+        texts = wikitext_articles(path) if name == "wikitext" else law_lines(path)
         cases = _prefix_cases(lm, name, texts, corpus, limit)
     if not cases:
         raise DocumentError(f"workload {name!r} has no text of {PREFIX} tokens. Give other data.")
@@ -278,13 +277,8 @@ def _build(
 def _documents(path: Path) -> list[Document]:
     if path.suffix == ".en":
         # Its lines are sentences of different acts, so each is a document.
-        return [Document(text, f"{path.name}#{number}") for number, text in _numbered_lines(path)]
-    return read_documents(path)
-
-
-def _numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return ((f"{number}", text) for number, line in enumerate(lines, 1) if (text := line.strip()))
+        return [Document(text, f"{path.name}#{number}") for number, text in law_lines(path)]
+    return [document for document in read_documents(path) if not is_kept_out(document.name)]
 
 
 def wikitext_articles(path: Path) -> Iterator[tuple[str, str]]:
@@ -305,15 +299,6 @@ def wikitext_articles(path: Path) -> Iterator[tuple[str, str]]:
             if "<unk>" not in line:
                 yield title, detokenised(line)
             title = ""
-
-
-def detokenised(text: str) -> str:
-    """Return WikiText's tokens as the text that they were made of, but for quotes' sides."""
-    text = re.sub(r" @([-,.])@ ", r"\1", text.strip())
-    text = re.sub(r'(?<!\S)" (.*?) "(?!\S)', r'"\1"', text)
-    text = re.sub(r"([(\[$£]) ", r"\1", text)
-    text = re.sub(r" (n't|'(?:s|re|ve|ll|d|m)?)(?= |$)", r"\1", text)
-    return re.sub(r" +([.,;:!?%)\]])", r"\1", text).strip()
 
 
 def _prefix_cases(

@@ -1,10 +1,39 @@
 """Results document by document, kept on disk as they come, so that a run can stop and go on."""
 
+import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from univerb._version import __version__
 from univerb.errors import OptionError
+
+if TYPE_CHECKING:
+    from univerb.corpus.reading import Corpus
+    from univerb.modeling.dynamic import DynamicLM
+
+
+def results_key(lm: "DynamicLM", corpus: "Corpus | None", protocol: dict[str, Any]) -> str:
+    """Return a hash of all that results depend on but the document.
+
+    Args:
+        lm: The model, with its encoder and its profile.
+        corpus: Where phrases come from.
+        protocol: The settings of the measurement, as JSON can hold them.
+
+    Returns:
+        The hash.
+    """
+    content = {
+        "version": __version__,
+        "protocol": protocol,
+        "profile": lm.profile.model_dump(),
+        "encoder": lm.fingerprint(),
+        # Training with an adapter changes the LM itself, which the encoder's hash does not see.
+        "backbone": [float(own.detach().double().sum()) for own in lm.model.parameters()],
+        "corpus": corpus.manifest.model_dump(mode="json") if corpus else None,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class ResultCache:

@@ -1,10 +1,10 @@
-"""The paper's case study: what two systems wrote for one prompt, side by side, phrase by phrase."""
+"""The paper's case study: what systems wrote for one prompt, side by side, phrase by phrase."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,8 @@ from univerb.phrase import Phrase, Span
 
 NO_SOURCE = "your list"
 """Where a phrase without a document comes from."""
+_NARROWEST = 40
+"""Columns of the terminal that a system needs."""
 
 
 class _PieceRecord(BaseModel):
@@ -39,14 +41,16 @@ class System(NamedTuple):
 
     name: str
     pieces: tuple[Piece, ...]
+    figures: str = ""
+    """One line to show below; by default what the pieces tell."""
 
     @classmethod
-    def from_dict(cls, name: str, generation: Mapping[str, Any]) -> "System":
-        """Take a generation as `univerb generate --json` writes it.
+    def from_dict(cls, name: str, written: Mapping[str, Any]) -> "System":
+        """Take a generation as `univerb generate --json` writes it, or nothing but a text.
 
         Args:
             name: What to call the system.
-            generation: The JSON object.
+            written: A JSON object with `pieces`; with `text` where nobody kept the pieces.
 
         Returns:
             The system.
@@ -54,8 +58,9 @@ class System(NamedTuple):
         Raises:
             OptionError: If the object is no generation.
         """
+        whole = [{"text": written.get("text"), "ids": ()}]
         try:
-            records = _RECORDS.validate_python(generation.get("pieces"))
+            records = _RECORDS.validate_python(written.get("pieces", whole))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, ("pieces", *first["loc"])))
@@ -65,21 +70,36 @@ class System(NamedTuple):
             ) from None
         return cls(name, tuple(record.piece() for record in records))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the system as JSON can hold it; `from_dict` reads it."""
+        pieces = [piece.to_dict() for piece in self.pieces if piece.ids]
+        return {"name": self.name, "text": self.text} | ({"pieces": pieces} if pieces else {})
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(piece.text for piece in self.pieces)
+
     @property
     def caption(self) -> str:
         """One line of figures."""
         tokens = sum(len(piece.ids) for piece in self.pieces)
+        if self.figures or (self.pieces and not tokens):
+            return self.figures or f"{len(self.text.split())} words"
         in_phrases = sum(len(piece.ids) for piece in self.pieces if piece.is_phrase)
         share = in_phrases / max(tokens, 1)
         return f"{tokens} tokens in {len(self.pieces)} units, {share:.0%} in phrases"
 
 
 class CaseStudy(NamedTuple):
-    """A prompt, and what two systems made of it."""
+    """A prompt, and what systems made of it."""
 
     prompt: str
-    ours: System
-    theirs: System
+    systems: tuple[System, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the case as JSON can hold it."""
+        return {"prompt": self.prompt, "systems": [own.to_dict() for own in self.systems]}
 
 
 def places(phrase: Phrase, limit: int = 3) -> list[str]:
@@ -97,28 +117,43 @@ def places(phrase: Phrase, limit: int = 3) -> list[str]:
     return named + ([f"and {more} more"] if more > 0 else []) or [NO_SOURCE]
 
 
-def terminal_view(study: CaseStudy, pieces_text: Callable[[Sequence[Piece]], Text]) -> Group:
-    """Show a case in a terminal: two columns, phrases coloured, their sources beneath.
+def terminal_view(
+    study: CaseStudy, pieces_text: Callable[[Sequence[Piece]], Text], with_sources: bool = True
+) -> Group:
+    """Show a case in a terminal: a column for each system, phrases coloured.
 
     Args:
         study: The case.
         pieces_text: Colours pieces, as the command line does everywhere.
+        with_sources: Whether to list the sources of the phrases beneath.
 
     Returns:
         What rich can print.
     """
-    columns = Table.grid(expand=True)
-    for _ in range(2):
-        columns.add_column(ratio=1, overflow="fold")
-    columns.add_row(*(_panel(own, pieces_text(own.pieces)) for own in (study.ours, study.theirs)))
-    return Group(Text(study.prompt, style="dim"), columns)
+    panels = [_panel(own, pieces_text(own.pieces), with_sources) for own in study.systems]
+    return Group(Text(study.prompt, style="dim"), _SideBySide(panels))
 
 
-def _panel(system: System, text: Text) -> Panel:
+class _SideBySide(NamedTuple):
+    """Panels beside one another: two in any terminal, more where there is room."""
+
+    panels: list[Panel]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
+        beside = min(max(options.max_width // _NARROWEST, 2), len(self.panels))
+        grid = Table.grid(expand=True)
+        for _column in range(beside):
+            grid.add_column(ratio=1, overflow="fold")
+        for first in range(0, len(self.panels), beside):
+            grid.add_row(*self.panels[first : first + beside])
+        yield grid
+
+
+def _panel(system: System, text: Text, with_sources: bool) -> Panel:
     found = Table("phrase", "found in", box=None, pad_edge=False, header_style="dim")
     for column in found.columns:
         column.overflow = "fold"
     for phrase in dict.fromkeys(piece.phrase for piece in system.pieces if piece.phrase):
-        found.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase))))
-    sources: list[RenderableType] = ["", found] if found.row_count else []
+        found.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase, 1))))
+    sources: list[RenderableType] = ["", found] if with_sources and found.row_count else []
     return Panel(Group(text, Text(system.caption, style="dim"), *sources), title=Text(system.name))

@@ -11,17 +11,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
 )
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError, ModelMissing, OptionError
-from univerb.locations import cache_directory, is_offline, locate
-from univerb.modeling.backbones import DTYPES, refuse_unsafe
+from univerb.evaluation.hf_models import (
+    dtype_named,
+    load_judge,
+    longest_input,
+    short_name,
+    shortened,
+)
+from univerb.locations import cache_directory, locate
 from univerb.modeling.cross_encoder import CARD, CrossEncoderCard, read_cross_encoder
 
 DEFAULT_SCORER = "minilm-l6-nli"
@@ -88,7 +92,7 @@ class CrossEncoderEntailment(Entailment):
     ) -> None:
         if batch < 1:
             raise OptionError(f"batch is {batch}; score at least 1 pair at a time.")
-        reads = _longest(model, tokenizer)
+        reads = longest_input(model, tokenizer, _MAX_LENGTH)
         if not 32 <= max_length <= reads:
             raise OptionError(
                 f"max_length is {max_length}. Allowed: 32 to {reads}, what {about.name!r} reads."
@@ -140,7 +144,8 @@ class CrossEncoderEntailment(Entailment):
         """Encode pairs; returns the windows, and which pair each belongs to."""
         encoded = self._tokenizer(
             [premise for premise, _ in pairs],
-            [self._shortened(hypothesis) for _, hypothesis in pairs],
+            # One that is too long must leave room for the premise.
+            [shortened(self._tokenizer, own, self._max_length // 2) for _, own in pairs],
             truncation="only_first",
             max_length=self._max_length,
             # What lies on a border is whole in one of two windows.
@@ -149,15 +154,6 @@ class CrossEncoderEntailment(Entailment):
         )
         owners = encoded.pop("overflow_to_sample_mapping")
         return dict(encoded), owners
-
-    def _shortened(self, hypothesis: str) -> str:
-        """Cut a hypothesis that would leave no room for the premise."""
-        room = self._max_length // 2
-        encoded = self._tokenizer(
-            hypothesis, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        offsets = encoded["offset_mapping"]
-        return hypothesis[: offsets[room - 1][1]] if len(offsets) > room else hypothesis
 
 
 class TextToTextEntailment(Entailment):
@@ -234,20 +230,19 @@ def load_entailment(
         ModelError: If it is no such model, or cannot be loaded safely.
         OptionError: If dtype is unknown.
     """
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype is {dtype!r}. Allowed: {', '.join(DTYPES)}.")
+    weights = dtype_named(dtype)
     where = default_folder() if name == DEFAULT_SCORER else locate(name, offline)
     if isinstance(where, Path) and (where / CARD).is_file():
         model, tokenizer, card = read_cross_encoder(where)
-        placed = model.to(device, DTYPES[dtype])
+        placed = model.to(device, weights)
         about, length = scorer_of(card), card.max_length
         return CrossEncoderEntailment(placed, tokenizer, about, max_length=length, batch=batch)
-    hub_allowed = not (is_offline() if offline is None else offline)
-    model, tokenizer = _load(str(where), isinstance(where, Path) or not hub_allowed, DTYPES[dtype])
-    about = Scorer(Path(name).name if isinstance(where, Path) else name)
+    what = "a sequence classifier, or a text-to-text model,"
+    model, tokenizer = load_judge(where, _kind, what, dtype=weights, offline=offline)
+    about = Scorer(short_name(name))
     if _writes_text(model.config):
         return TextToTextEntailment(model.to(device), tokenizer, about, batch=batch)
-    length = _longest(model, tokenizer)
+    length = longest_input(model, tokenizer, _MAX_LENGTH)
     return CrossEncoderEntailment(
         model.to(device), tokenizer, about, max_length=length, batch=batch
     )
@@ -282,35 +277,8 @@ def built_folder() -> Path:
     return cache_directory() / "entailment" / DEFAULT_SCORER
 
 
-def _load(where: str, local_only: bool, dtype: torch.dtype) -> tuple[PreTrainedModel, HFTokenizer]:
-    if Path(where).is_dir():
-        refuse_unsafe(Path(where))
-    options: dict[str, Any] = {"local_files_only": local_only, "trust_remote_code": False}
-    advice = (
-        "Give a sequence classifier, or a text-to-text model, that transformers knows, with "
-        "safetensors weights and a tokenizer.json."
-    )
-    try:
-        config = AutoConfig.from_pretrained(where, **options)
-        kind = AutoModelForSeq2SeqLM if _writes_text(config) else AutoModelForSequenceClassification
-        model, report = kind.from_pretrained(
-            where,
-            config=config,
-            use_safetensors=True,
-            dtype=dtype,
-            output_loading_info=True,
-            **options,
-        )
-        tokenizer = AutoTokenizer.from_pretrained(where, **options)
-    except OSError as error:
-        raise ModelMissing(f"{where!r} could not be loaded: {_reason(error)}. {advice}") from error
-    except Exception as error:  # damaged files can make transformers raise anything
-        raise ModelError(f"{where!r} could not be loaded: {_reason(error)}. {advice}") from error
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"the weights of {where!r} lack {missing[0]}. {advice}")
-    if not tokenizer.is_fast:
-        raise ModelError(f"the tokenizer of {where!r} is not a fast one. {advice}")
-    return model.eval(), tokenizer
+def _kind(config: Any) -> Any:  # noqa: ANN401  (any config and auto class of transformers)
+    return AutoModelForSeq2SeqLM if _writes_text(config) else AutoModelForSequenceClassification
 
 
 def _writes_text(config: Any) -> bool:  # noqa: ANN401  (any config of transformers)
@@ -318,11 +286,6 @@ def _writes_text(config: Any) -> bool:  # noqa: ANN401  (any config of transform
     names = config.architectures or []
     is_classifier = any("SequenceClassification" in name for name in names)
     return bool(config.is_encoder_decoder) and not is_classifier
-
-
-def _longest(model: PreTrainedModel, tokenizer: HFTokenizer) -> int:
-    positions = getattr(model.config, "max_position_embeddings", _MAX_LENGTH)
-    return int(min(_MAX_LENGTH, positions, tokenizer.model_max_length))
 
 
 def _entailment_label(labels: Sequence[str], name: str) -> int:
@@ -333,8 +296,3 @@ def _entailment_label(labels: Sequence[str], name: str) -> int:
             "id2label of its config.json."
         )
     return found[0]
-
-
-def _reason(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line[:200].rstrip(".")

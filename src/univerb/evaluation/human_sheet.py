@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb.errors import OptionError
-from univerb.evaluation.judge import Pair, Tally
+from univerb.evaluation.judge import Pair
+from univerb.metrics.agreement import Agreement, Tally, agreement
 
 CRITERIA = ("overall", "fluency", "coherence", "informativeness", "grammar")
 """The paper's: a whole, and four aspects."""
@@ -235,64 +236,6 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 f"{str(path)!r} cannot be read as CSV: {error}. Save it as CSV in UTF-8."
             ) from None
     raise OptionError(f"{str(path)!r} has no column {_ITEM!r}. Give a sheet in its first form.")
-
-
-class Agreement(NamedTuple):
-    """How much annotators agree."""
-
-    raw: float
-    """The share of pairs of annotators that agree: mean over items."""
-    kappa: float | None
-    """What is left of it beyond chance; None where chance alone makes all agree."""
-    method: Literal["Cohen", "Fleiss"]
-    """Cohen's for two annotators, Fleiss' for more."""
-
-
-def agreement(ratings: Sequence[Sequence[Hashable]]) -> Agreement:
-    """Compare annotators.
-
-    Args:
-        ratings: For each annotator, two or more, the labels of the same items.
-
-    Returns:
-        The raw agreement, and kappa.
-    """
-    raw = _raw(ratings)
-    if len(ratings) == 2:
-        return Agreement(raw, cohen_kappa(*ratings), "Cohen")
-    return Agreement(raw, fleiss_kappa(ratings), "Fleiss")
-
-
-def _raw(ratings: Sequence[Sequence[Hashable]]) -> float:
-    items = [Counter(labels) for labels in zip(*ratings, strict=True)]
-    equal = sum(count * (count - 1) for labels in items for count in labels.values())
-    return equal / (len(items) * len(ratings) * (len(ratings) - 1))
-
-
-def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Return Cohen's kappa of two annotators; None if each gave all items the same one label."""
-    equal = sum(one == two for one, two in zip(first, second, strict=True))
-    own, other, total = Counter(first), Counter(second), len(first)
-    return _beyond_chance(equal / total, sum(own[label] * other[label] for label in own) / total**2)
-
-
-def fleiss_kappa(ratings: Sequence[Sequence[Hashable]]) -> float | None:
-    """Return Fleiss' kappa, for which chance is the shares of labels over all annotators.
-
-    Args:
-        ratings: For each annotator the labels of the same items.
-
-    Returns:
-        Kappa; None if all labels are the same.
-    """
-    labels = Counter(label for own in ratings for label in own)
-    return _beyond_chance(
-        _raw(ratings), sum(count**2 for count in labels.values()) / labels.total() ** 2
-    )
-
-
-def _beyond_chance(observed: float, expected: float) -> float | None:
-    return None if expected == 1.0 else (observed - expected) / (1.0 - expected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import hashlib
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from univerb.errors import OptionError
+from univerb.metrics.agreement import Tally
 
 Verdict = Literal["1", "2", "tie"]
 
@@ -120,69 +120,44 @@ def parse_verdict(reply: str) -> Verdict | None:
     return cast(Verdict, bare[1].lower()) if bare else None
 
 
-class Rates(NamedTuple):
-    """Shares that add up to 1."""
-
-    better: float
-    no_preference: float
-    worse: float
-
-
-class Tally(NamedTuple):
-    """How often ours was better than theirs, neither, and worse."""
-
-    better: int
-    no_preference: int
-    worse: int
-
-    @classmethod
-    def of(cls, values: Iterable[int]) -> "Tally":
-        """Count values: positive for better, 0 for no preference, negative for worse."""
-        signs = Counter((value > 0) - (value < 0) for value in values)
-        return cls(signs[1], signs[0], signs[-1])
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return sum(self)
-
-    @property
-    def rates(self) -> Rates:
-        """The shares; of nothing at all they are 0."""
-        return Rates(*(count / max(self.total, 1) for count in self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return counts and shares as JSON can hold them."""
-        return {"counts": self._asdict(), "rates": self.rates._asdict()}
-
-
 @dataclass(frozen=True, slots=True)
 class Preference:
     """What a judge thinks of ours beside theirs, over the pairs that it was clear about."""
 
-    rate_avg: Tally
-    """Over verdicts, two for each pair: the mean of both orders' rates, most likely the paper's."""
+    orders: tuple[Tally, Tally]
+    """The verdicts with ours shown first, and with theirs first."""
     item_avg: Tally
     """Over pairs, by the sign of the two verdicts' mean: a conflict is no preference."""
     conflicts: int
     """Pairs of which the judge chose the same place in both orders, whatever stood there."""
-    places: tuple[int, int]
-    """How many verdicts chose the first place, and the second."""
     unclear: int
     """Pairs that are left out: a reply to one of them has no verdict."""
+
+    @property
+    def rate_avg(self) -> Tally:
+        """Over verdicts: the mean of both orders' rates, most likely the paper's."""
+        return Tally(*map(sum, zip(*self.orders, strict=True)))
 
     @property
     def position_bias(self) -> float:
         """The share of pairs that the place decided."""
         return self.conflicts / max(self.item_avg.total, 1)
 
+    @property
+    def places(self) -> tuple[int, int]:
+        """How many verdicts chose the first place, and the second."""
+        one, two = self.orders
+        return one.better + two.worse, one.worse + two.better
+
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON can hold them."""
+        names = ("ours_first", "theirs_first")
         return {
             "pairs": self.item_avg.total,
             "unclear": self.unclear,
             "rate_avg": self.rate_avg.to_dict(),
             "item_avg": self.item_avg.to_dict(),
+            "orders": {name: own.to_dict() for name, own in zip(names, self.orders, strict=True)},
             "position_bias": self.position_bias,
             "first_place": self.places[0],
             "second_place": self.places[1],
@@ -221,12 +196,10 @@ def preference(
         )
     # In the second order theirs comes first.
     values = [(_VALUES[one], -_VALUES[two]) for one, two in clear]
-    chosen = Counter(verdict for both in clear for verdict in both)
     return Preference(
-        rate_avg=Tally.of(value for both in values for value in both),
-        item_avg=Tally.of(sum(both) for both in values),
+        orders=(Tally.of(one for one, _ in values), Tally.of(two for _, two in values)),
+        item_avg=Tally.of(map(sum, values)),
         conflicts=sum(one == two != "tie" for one, two in clear),
-        places=(chosen["1"], chosen["2"]),
         unclear=len(pairs) - len(clear),
     )
 
@@ -252,44 +225,69 @@ def sample_pairs(pairs: Sequence[Pair], count: int = 100, seed: int = 0) -> list
 
 
 def read_pairs(ours: Path, theirs: Path) -> list[Pair]:
-    """Read the texts of two systems: lines of JSON with `prompt` and `text`, in the same order.
+    """Read the texts of two systems in pairs; see `read_texts`."""
+    return [
+        Pair(prompt, own["text"], other["text"])
+        for prompt, (own, other) in read_texts([ours, theirs])
+    ]
+
+
+def read_texts(files: Sequence[Path]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Read what systems wrote for the same prompts.
 
     Args:
-        ours: The file of the system that is looked at.
-        theirs: The file of the system that it is compared with.
+        files: One for each system: lines of JSON with `prompt` (or `prefix`) and `text`, and
+            whatever else, in the same order.
 
     Returns:
-        A pair for each line.
+        Each prompt, and the line of each system.
 
     Raises:
-        OptionError: If a file cannot be read, or the two have not the same prompts.
+        OptionError: If a file cannot be read, or two have not the same prompts.
     """
-    own, other = (list(_texts(path)) for path in (ours, theirs))
-    if len(own) != len(other):
+    read = [list(_texts(path)) for path in files]
+    for path, lines in zip(files[1:], read[1:], strict=True):
+        _check_prompts(files[0], read[0], path, lines)
+    return [(own[0].prompt, [one.fields for one in own]) for own in zip(*read, strict=True)]
+
+
+class _Line(NamedTuple):
+    """A text, as a file holds it."""
+
+    number: int
+    prompt: str
+    fields: dict[str, Any]
+
+
+def _texts(path: Path) -> Iterator[_Line]:
+    for number, fields in json_lines(path):
+        prompt = fields.get("prompt", fields.get("prefix"))
+        if not isinstance(prompt, str) or not isinstance(fields.get("text"), str):
+            raise OptionError(
+                f"line {number} of {str(path)!r} has no 'prompt' (or 'prefix') and 'text' that "
+                "are texts. Give both."
+            )
+        yield _Line(number, prompt, fields)
+
+
+def _check_prompts(path: Path, own: list[_Line], beside: Path, others: list[_Line]) -> None:
+    if len(own) != len(others):
         raise OptionError(
-            f"{str(ours)!r} has {len(own)} texts and {str(theirs)!r} {len(other)}. Give both "
+            f"{str(path)!r} has {len(own)} texts and {str(beside)!r} {len(others)}. Give all "
             "systems the same prompts."
         )
-    pairs = []
-    for (number, prompt, text), (beside, same, other_text) in zip(own, other, strict=True):
-        if prompt != same:
+    for one, other in zip(own, others, strict=True):
+        if one.prompt != other.prompt:
             raise OptionError(
-                f"line {number} of {str(ours)!r} and line {beside} of {str(theirs)!r} have "
-                "different prompts. Give both systems the same prompts in the same order."
+                f"line {one.number} of {str(path)!r} and line {other.number} of {str(beside)!r} "
+                "have different prompts. Give all systems the same prompts in the same order."
             )
-        pairs.append(Pair(prompt, text, other_text))
-    return pairs
 
 
-def _texts(path: Path) -> Iterator[tuple[int, str, str]]:
-    for number, line in json_lines(path):
-        prompt, text = line.get("prompt"), line.get("text")
-        if not isinstance(prompt, str) or not isinstance(text, str):
-            raise OptionError(
-                f"line {number} of {str(path)!r} has no 'prompt' and 'text' that are texts. Give "
-                "both."
-            )
-        yield number, prompt, text
+def system_names(files: Sequence[Path]) -> list[str]:
+    """Name systems after the files of their texts; with the folders where that is not enough."""
+    names = [path.stem for path in files]
+    return names if len(set(names)) == len(names) else list(map(str, files))
 
 
 def write_prompts(path: Path, asked: Iterable[Question]) -> None:

@@ -259,7 +259,9 @@ class ReplyLog:
         self._path = path
         self._judge = dict(judge)
         self._lock = threading.Lock()
-        self.replies: dict[str, str] = self._read() if path.exists() else {}
+        # Now: a file that cannot be written should not cost a reply first.
+        self._write(b"")
+        self.replies = self._read()
 
     def append(self, own: str, reply: str) -> None:
         """Keep a reply; it is on the disk when this returns.

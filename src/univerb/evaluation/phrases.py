@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from univerb._version import __version__
 from univerb.corpus.reading import Corpus
 from univerb.decoding.options import Decoding
 from univerb.errors import DocumentError, OptionError
-from univerb.evaluation.cache import ResultCache
+from univerb.evaluation.cache import ResultCache, results_key
 from univerb.evaluation.candidates import candidates, phrase_sizes
 from univerb.evaluation.firing import Cell, Firing, firing, pool_firing
 from univerb.evaluation.halves import Halves, cut
@@ -154,7 +153,9 @@ def evaluate_phrases(
     given = list(documents)
     if corpus and corpus.has_vectors and corpus.fingerprint == lm.fingerprint():
         lm.attach(corpus)
-    run = _Run(lm, corpus, how, ResultCache(folder, _key(lm, corpus, how)))
+    run = _Run(
+        lm, corpus, how, ResultCache(folder, results_key(lm, corpus, dataclasses.asdict(how)))
+    )
     known: list[str] = []
     writing = limit if limit_writing is None else limit_writing
     waiting = iter(given)
@@ -323,20 +324,6 @@ def _label(way: Way) -> str:
 def _digest(document: Document) -> str:
     text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{document.name} {text}"
-
-
-def _key(lm: DynamicLM, corpus: Corpus | None, protocol: Protocol) -> str:
-    """Return a hash of all that the results depend on but the document."""
-    content = {
-        "version": __version__,
-        "protocol": dataclasses.asdict(protocol),
-        "profile": lm.profile.model_dump(),
-        "encoder": lm.fingerprint(),
-        # Training with an adapter changes the LM itself, which the encoder's hash does not see.
-        "backbone": [float(own.detach().double().sum()) for own in lm.model.parameters()],
-        "corpus": corpus.manifest.model_dump(mode="json") if corpus else None,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _about(

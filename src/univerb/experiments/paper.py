@@ -4,7 +4,7 @@ The figures lie in `assets/paper`, a file for each table. A row has two names: `
 in the paper, slips included; `name` says what the row is, and is the same in all tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -14,6 +14,7 @@ import yaml
 
 from univerb.errors import OptionError, did_you_mean
 
+ALL = "all"
 Better = Literal["higher", "lower", ""]
 Standing = Literal["yes", "ratio", "trend", "no"]
 """What may be set beside the paper's figure: the value, only its ratio, only its trend, nothing."""
@@ -170,6 +171,21 @@ def paper_table(name: str) -> PaperTable:
         f"The paper has no table {name!r}. Give table1 to table{len(names)}, or a name. "
         + did_you_mean(name, names)
     )
+
+
+def table_names(names: Sequence[str]) -> list[str]:
+    """Return the tables that were asked for.
+
+    Args:
+        names: Names or numbers (`main`, `table1`), or `all`.
+
+    Returns:
+        Their names, in the paper's order.
+    """
+    if ALL in names:
+        return [table.name for table in paper_tables()]
+    wanted = {paper_table(name).name for name in names}
+    return [table.name for table in paper_tables() if table.name in wanted]
 
 
 def _table(given: dict[str, Any]) -> PaperTable:

@@ -1,11 +1,16 @@
-"""The longest verbatim run: how much of a text stands in one source, word for word.
+"""How much of a text stands in its sources, word for word: the longest run, and the coverage.
 
 The text becomes a suffix automaton, through which each source is read once: the time grows with the
 length of both, not with their product.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from univerb.errors import OptionError
+
+AT_LEAST = 5
+"""Words of a run that counts as copied; many shorter ones are shared by chance."""
 
 
 class Run(NamedTuple):
@@ -37,6 +42,36 @@ def longest_run(text: Sequence[Hashable], sources: Iterable[Sequence[Hashable]])
     return best
 
 
+def copy_coverage(
+    text: Sequence[Hashable], sources: Iterable[Sequence[Hashable]], at_least: int = AT_LEAST
+) -> float:
+    """Return the share of a text's words that lie in verbatim runs from its sources.
+
+    A run is a stretch of the text that one source contains; no run goes on from one source into the
+    next. A word counts once, however many runs cover it.
+
+    Args:
+        text: Words or tokens.
+        sources: The same of each source.
+        at_least: How many words a run must have to count.
+
+    Returns:
+        From 0 to 1; 0 for an empty text.
+
+    Raises:
+        OptionError: If at_least is not positive.
+    """
+    if at_least < 1:
+        raise OptionError(f"at_least is {at_least}; a run has at least 1 word.")
+    covered = edge = 0
+    for end, length in enumerate(_Automaton(text).endings(sources), start=1):
+        if length >= at_least:
+            # What an earlier run covered ends at the edge, and no run begins before an earlier one.
+            covered += end - max(edge, end - length)
+            edge = end
+    return covered / len(text) if text else 0.0
+
+
 class _Automaton:
     """All stretches of a text: a state for each set of places at which stretches end."""
 
@@ -45,14 +80,37 @@ class _Automaton:
         self._link = [-1]
         self._length = [0]
         self._end = [0]
-        last = 0
+        # The state of each beginning of the text.
+        self._whole = [0]
         for place, item in enumerate(text, start=1):
-            last = self._extend(last, item, place)
+            self._whole.append(self._extend(self._whole[-1], item, place))
 
     def longest(self, source: Iterable[Hashable]) -> tuple[int, int]:
         """Return the length of the longest shared stretch, and where it begins in the text."""
-        state = length = 0
         best = (0, 0)
+        for state, length in self._read(source):
+            if length > best[0]:
+                best = (length, self._end[state] - length)
+        return best
+
+    def endings(self, sources: Iterable[Iterable[Hashable]]) -> list[int]:
+        """Return how long the longest stretch is that ends at each place and that a source has."""
+        longest = [0] * len(self._link)
+        for source in sources:
+            for state, length in self._read(source):
+                longest[state] = max(longest[state], length)
+        by_length = sorted(range(1, len(self._link)), key=self._length.__getitem__)
+        # A source that has a stretch has its ends, too.
+        for state in reversed(by_length):
+            if longest[state]:
+                longest[self._link[state]] = self._length[self._link[state]]
+        for state in by_length:
+            longest[state] = longest[state] or longest[self._link[state]]
+        return [longest[state] for state in self._whole[1:]]
+
+    def _read(self, source: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+        """Yield for each place of a source the longest stretch that ends there: state, length."""
+        state = length = 0
         for item in source:
             while state and item not in self._next[state]:
                 state = self._link[state]
@@ -60,9 +118,7 @@ class _Automaton:
             if item in self._next[state]:
                 state = self._next[state][item]
                 length += 1
-            if length > best[0]:
-                best = (length, self._end[state] - length)
-        return best
+            yield state, length
 
     def _extend(self, last: int, item: Hashable, place: int) -> int:
         new = self._add(self._length[last] + 1, {}, place)

@@ -47,6 +47,8 @@ class Latency:
     """Preparation and decoding with a cache."""
     decode_uncached: Seconds | None
     """Of the texts for which it was measured."""
+    uncached: int
+    """How many these are."""
     tokens_per_step: float
     texts: int
 
@@ -78,6 +80,7 @@ def latency(each: Sequence[Timing], per: int = PER) -> Latency:
         decode=_seconds(decode),
         total=_seconds([own.prepare + seconds for own, seconds in zip(each, decode, strict=True)]),
         decode_uncached=_seconds(uncached) if uncached else None,
+        uncached=len(uncached),
         tokens_per_step=sum(own.tokens for own in each) / sum(own.steps for own in each),
         texts=len(each),
     )

@@ -1,0 +1,265 @@
+"""`univerb reproduce`: the paper's tables for the model at hand, with its numbers beside."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from univerb.cli.console import (
+    console,
+    errors,
+    escape,
+    note_untrained,
+    print_json,
+    show_warnings,
+)
+from univerb.cli.index import told_progress
+from univerb.cli.loading import load_model
+from univerb.cli.options import (
+    MODEL,
+    OUTPUT,
+    Adapter,
+    AsJson,
+    Device,
+    Dtype,
+    Offline,
+    Threads,
+    make_folder,
+    write_pages,
+)
+from univerb.errors import MissingExtra
+from univerb.locations import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from univerb.corpus import Corpus
+    from univerb.corpus.building import Progress as Told
+    from univerb.evaluation.scorers import TextScorer
+    from univerb.experiments.lab import Lab
+    from univerb.experiments.recipes import Means, Page
+    from univerb.modeling.dynamic import DynamicLM
+
+DATA, SIZE, JUDGES = "Data", "Size", "Scorers"
+
+
+def reproduce(
+    table: Annotated[
+        list[str],
+        typer.Argument(
+            help="main, human, compression, scale-up, negatives, lawmt, asqa, main-full, "
+            "negatives-full, lawmt-full, negatives-lawmt-full, real-time, resources, gpt4, "
+            "compression-lawmt; table1 to table15; or all."
+        ),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "--backbone",
+            help="A folder, a Hub id, or the default.",
+            rich_help_panel=MODEL,
+        ),
+    ] = DEFAULT_MODEL,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Passages for greedy rows.", rich_help_panel=SIZE)
+    ] = 200,
+    limit_nucleus: Annotated[
+        int | None,
+        typer.Option(min=1, help="For nucleus rows; by default as many.", rich_help_panel=SIZE),
+    ] = None,
+    questions: Annotated[int, typer.Option(min=1, help="Of ASQA.", rich_help_panel=SIZE)] = 100,
+    timed: Annotated[
+        int,
+        typer.Option(min=0, help="Passages written with a clock; 0: none.", rich_help_panel=SIZE),
+    ] = 20,
+    k: Annotated[
+        int, typer.Option("-k", min=1, help="Chunks to retrieve.", rich_help_panel=SIZE)
+    ] = 32,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Base tokens to write.", rich_help_panel=SIZE)
+    ] = 128,
+    seed: Annotated[int, typer.Option(min=0, rich_help_panel=SIZE)] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder with wikitext103, law, asqa and wiki; by default UNIVERB_DATA.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    wiki_corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Wikipedia corpus (`univerb index`), instead of a small one that is built once.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    law_corpus: Annotated[
+        Path | None, typer.Option(help="The same for law.", rich_help_panel=DATA)
+    ] = None,
+    ablation: Annotated[
+        Path | None,
+        typer.Option(
+            help="negatives: what all runs have in common (configs/default/ablation.yaml).",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help="Of PPL and of MAUVE's features, such as gpt2-large; by default the backbone.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = None,
+    nli: Annotated[
+        str | None,
+        typer.Option(
+            help="Judges citations, such as google/t5_xxl_true_nli_mixture; by default our own.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = None,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            help="Reads answers for QA-EM and QA-F1, such as gaotianyu1350/roberta-large-squad.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Write tables, texts and plots here, and go on from what is there.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = Path("reproduced"),
+    adapter: Adapter = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    threads: Threads = None,
+    offline: Offline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make tables of the paper for a model, beside the paper's numbers, with what compares."""
+    show_warnings()
+    from univerb.experiments.paper import table_names
+
+    names = table_names(table)
+    make_folder("--out", out / "cache")
+    from univerb.evaluation.bench_workloads import find_data
+    from univerb.evaluation.continuations import Task
+    from univerb.evaluation.entailment import DEFAULT_SCORER, load_entailment
+    from univerb.evaluation.reader import load_reader
+    from univerb.experiments.lab import Lab, Sizes
+    from univerb.experiments.recipes import Means
+    from univerb.experiments.rendering import to_dict
+    from univerb.training.config import read_config
+
+    found = find_data(data)
+    settings = read_config(ablation) if ablation else None
+    lm = load_model(
+        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    )
+    note_untrained(lm)
+    corpora = {"wiki": ("wikitext", wiki_corpus), "law": ("law", law_corpus)}
+    loading: dict[str, Any] = {"device": device, "offline": offline}
+    with told_progress() as tell:
+        lab = Lab(
+            lm=lm,
+            scorer=_scorer(lm, scorer, loading),
+            data=found,
+            open_corpus=lambda name: _corpus(lm, found, *corpora[name], tell),
+            folder=out / "cache",
+            sizes=Sizes(greedy=limit, nucleus=limit_nucleus or limit, timed=timed),
+            task=Task(k=k, max_tokens=max_tokens, seed=seed),
+            tell=tell,
+            facts=_facts(lm),
+        )
+        means = Means(
+            results=out,
+            entailment=partial(load_entailment, nli or DEFAULT_SCORER, **loading),
+            reader=partial(load_reader, reader, **loading) if reader else None,
+            questions=questions,
+            ablation=settings,
+            runs=out / "runs",
+        )
+        made = list(_made(lab, names, means, out))
+    if as_json:
+        print_json({page.name: to_dict(page.comparison) for page in made})
+        return
+    for page in made:
+        _show(page)
+    console.print(f"[dim]tables, texts and plots lie in[/] {escape(str(out))}")
+
+
+def _corpus(
+    lm: "DynamicLM", data: Path | None, workload: str, folder: Path | None, tell: "Told"
+) -> "Corpus | None":
+    """Open the corpus that was named, or that of a workload of `univerb bench`."""
+    from univerb.evaluation.bench_workloads import open_or_build
+
+    return open_or_build(lm, workload, data, folder, tell)
+
+
+def _scorer(lm: "DynamicLM", name: str | None, loading: dict[str, Any]) -> "TextScorer":
+    from univerb.evaluation.scorers import TextScorer, load_scorer
+
+    if name is None and lm.adapter is None:
+        return TextScorer.of(lm)
+    return load_scorer(name or lm.model.name_or_path, **loading)
+
+
+def _facts(lm: "DynamicLM") -> dict[str, str]:
+    import torch
+    import transformers
+
+    from univerb._version import __version__
+
+    profile = ", ".join(f"{name} {value}" for name, value in lm.profile.model_dump().items())
+    versions = f"univerb {__version__}, torch {torch.__version__}"
+    return {
+        "profile": profile,
+        "versions": f"{versions}, transformers {transformers.__version__}",
+    }
+
+
+def _made(lab: "Lab", names: list[str], means: "Means", out: Path) -> "Iterator[Page]":
+    """Make pages one by one; each is on disk before the next begins."""
+    from univerb.experiments.recipes import make_pages
+
+    for name in names:
+        for page in make_pages(lab, name, means):
+            _write(out, page)
+            yield page
+
+
+def _write(folder: Path, page: "Page") -> None:
+    from univerb.experiments.plots import plot_comparison
+    from univerb.experiments.rendering import latex, markdown, to_json
+
+    picture = f"{page.name}.png" if page.comparison.lines else ""
+    if picture:
+        try:
+            plot_comparison(folder / picture, page.comparison)
+        except MissingExtra as error:
+            # The figures are there, and took long: they are worth more than the picture.
+            errors.print(f"[yellow]note:[/] no plot: {escape(str(error))}")
+            picture = ""
+    pages = {
+        f"{page.name}.md": markdown(page.comparison, picture),
+        f"{page.name}.json": to_json(page.comparison),
+        f"{page.name}.tex": latex(page.comparison),
+    }
+    write_pages(folder, pages)
+
+
+def _show(page: "Page") -> None:
+    from univerb.experiments.rendering import reasons_text, terminal
+
+    # A narrow terminal may break lines, but must not cut figures.
+    wide = Console(width=max(console.width, 200), highlight=False)
+    for own in terminal(page.comparison):
+        wide.print(own)
+    console.print(f"[dim]{escape(reasons_text(page.comparison))}[/]")
