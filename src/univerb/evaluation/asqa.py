@@ -11,14 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-import torch
-
-from univerb._version import __version__
 from univerb.applications.answer import Phrases, answer
 from univerb.applications.citations import Cite, check_choices, cited_text
+from univerb.applications.prompts import question_prompt
 from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.errors import DocumentError, OptionError
-from univerb.evaluation.cache import ResultCache
+from univerb.evaluation.cache import ResultCache, results_key
 from univerb.modeling.dynamic import DynamicLM
 from univerb.retrieval.base import Chunk, Hit
 from univerb.sources.ngrams import PhraseSource, ngrams
@@ -258,6 +256,8 @@ class _Desk:
 
     def _write(self, item: Item, kind: Phrases) -> Reply:
         how = self._how
+        # An answer must not depend on which ones were kept before.
+        self._lm.forget()
         found = answer(
             self._lm,
             item.question,
@@ -314,21 +314,8 @@ def _source(kind: Phrases, parser: str) -> PhraseSource | None:
 
 def _key(lm: DynamicLM, protocol: AsqaProtocol) -> str:
     """Return a hash of all that answers depend on but the item."""
-    weights = hashlib.sha256()
-    for name, own in lm.model.named_parameters():
-        plain = own.detach().cpu().contiguous().reshape(-1)
-        weights.update(f"{name} {tuple(own.shape)} {own.dtype}".encode())
-        weights.update(plain.view(torch.uint8).numpy().data)
-    content = {
-        "what": "asqa",
-        "version": __version__,
-        "protocol": asdict(protocol),
-        "profile": lm.profile.model_dump(),
-        "encoder": lm.fingerprint(),
-        # An adapter changes the LM itself, which the encoder's hash does not see.
-        "backbone": weights.hexdigest(),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    shown = question_prompt("", (), protocol.shots)
+    return results_key(lm, None, {"what": "asqa", "prompt": shown} | asdict(protocol))
 
 
 def _read_json(path: Path) -> object:

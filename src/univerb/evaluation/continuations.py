@@ -144,6 +144,9 @@ class Desk:
     def _group(self, group: Sequence[Passage], jobs: Sequence[Job]) -> list[list[Text]]:
         name = _digest(group)
         due = [job for job in jobs if self._cache.get(name, job.label) is None]
+        if due:
+            # A group must not depend on which ones were kept before.
+            self._lm.forget()
         # One look-up serves all systems.
         looked_up: dict[int | None, list[list[Phrase]]] = {}
         for job in due:
@@ -175,6 +178,7 @@ class Desk:
             max_tokens=self._task.max_tokens,
             ignore_eos=True,
             growth=growth,
+            reuse=False,
             **{**job.writer.options, **DECODINGS[job.decoding]},
         )
         return [_text(passage, made) for passage, made in zip(group, results, strict=True)]

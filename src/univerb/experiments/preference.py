@@ -56,7 +56,7 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
     judged = human_preference(own, [read_sheet(path, own) for path in filled])
     rows = tuple(
         RunRow(
-            f"{DEFAULT.name} to {TRANSFORMER.name}",
+            f"{DEFAULT.name} to {TRANSFORMER.name}, {one.criterion}",
             _cells(one.majority.rates),
             "Transformer" if one.criterion == "overall" else one.criterion.capitalize(),
             _OVERALL if one.criterion == "overall" else _ASPECT,

@@ -246,6 +246,16 @@ class PhraseModel(ABC):
         encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
         return list(encoded["input_ids"])
 
+    def forget(self) -> None:
+        """Drop the vectors that were encoded for requests.
+
+        Their last bits depend on what was encoded beside them: after this, no request depends on
+        the ones before it.
+        """
+        with self._lock:
+            self._tables.clear()
+            self._encoded.clear()
+
     def _follow_encoder(self) -> None:
         """Forget vectors that an older state of the encoder made."""
         stamp = self.stamp()

@@ -1,0 +1,93 @@
+"""How long systems take: turns, warm-ups, what is inside, and what a cache saves."""
+
+import pytest
+
+from conftest import TEXT, make_llama, make_tokenizer, stir
+from univerb.corpus.building import build_corpus
+from univerb.decoding.loop import generate
+from univerb.evaluation import pace
+from univerb.evaluation.cache import ResultCache
+from univerb.evaluation.continuations import Desk, Job, Task, Writer
+from univerb.evaluation.pace import WARM_UPS, Pacer, uncached_seconds
+from univerb.evaluation.passages import Passage
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.store.manifest import Settings
+
+JOBS = [Job(Writer("plain", has_phrases=False), "greedy"), Job(Writer("ours"), "greedy")]
+TASK = Task(k=2, max_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+
+
+@pytest.fixture(scope="module")
+def corpus(lm, tmp_path_factory):
+    place = tmp_path_factory.mktemp("corpus") / "c.uv"
+    return build_corpus(place, [Document(TEXT, "lease.txt")], lm, Settings(min_count=1))
+
+
+@pytest.fixture
+def passages(lm):
+    ids = tuple(lm.tokenizer.encode_prompt(TEXT))
+    return [Passage(f"{n}", ids[n : n + 6], ids[n + 6 :]) for n in range(4)]
+
+
+def pacer(lm, corpus, folder=None):
+    cache = ResultCache(folder, "key")
+    return Pacer(lm, Desk(lm, corpus, TASK, cache), TASK, cache)
+
+
+def test_systems_take_turns_after_a_warm_up(lm, corpus, passages, monkeypatch):
+    seen = []
+
+    def noticed(lm, prefix, names, **options):
+        seen.append((prefix, names is not None))
+        return generate(lm, prefix, names, **options)
+
+    monkeypatch.setattr(pace, "generate", noticed)
+    plain, ours = pacer(lm, corpus).time(passages, JOBS)
+    turns = [(own.prefix, has) for own in passages for has in (False, True)]
+    assert seen[2 * WARM_UPS :] == turns
+    assert len(plain) == len(ours) == len(passages)
+    for own in (*plain, *ours):
+        assert own.tokens == 10
+        assert own.decode > 0.0
+        assert own.decode_uncached is None
+    # Without phrases nothing is prepared.
+    assert max(own.prepare for own in plain) < min(own.prepare for own in ours)
+    assert all(own.steps == 10 for own in plain)
+
+
+def test_some_are_timed_without_a_cache(lm, corpus, passages):
+    plain, ours = pacer(lm, corpus).time(passages, JOBS, uncached=1)
+    assert [own.decode_uncached is not None for own in plain] == [True, False, False, False]
+    assert ours[0].decode_uncached > 0.0
+
+
+def test_timings_are_kept(lm, corpus, passages, tmp_path, monkeypatch):
+    first = pacer(lm, corpus, tmp_path).time(passages, JOBS, uncached=1)
+    monkeypatch.setattr(pace, "generate", None)
+    assert pacer(lm, corpus, tmp_path).time(passages, JOBS, uncached=1) == first
+
+
+@pytest.mark.parametrize("mode", ["atomic", "unfold"])
+def test_without_a_cache_there_is_a_pass_for_each_unit(lm, monkeypatch, mode):
+    names = lm.vocabulary([Document(TEXT, "lease.txt")])
+    whole = {"tolerance": 1.0} if mode == "unfold" else {}
+    made = generate(lm, "The tenant", names, max_tokens=12, mode=mode, phrase_bias=9.0, **whole)
+    assert any(piece.is_phrase for piece in made.pieces)
+    rows = []
+    own = lm.model.base_model.forward
+
+    def noticed(*arguments, **options):
+        rows.append(options["inputs_embeds"].shape[1])
+        return own(*arguments, **options)
+
+    monkeypatch.setattr(lm.model.base_model, "forward", noticed)
+    prefix = lm.tokenizer.encode_prompt("The tenant")
+    assert uncached_seconds(lm, prefix, made, names, mode == "atomic") > 0.0
+    sizes = [1 if mode == "atomic" else len(piece.ids) for piece in made.pieces]
+    assert rows == [len(prefix) + sum(sizes[:n]) for n in range(len(sizes))]
