@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Ran
-from evaluation.test_judge import LOOPBACK, Server, completion
+from judge_server import LOOPBACK, Server, completion
 
 CRITERIA = ("overall", "fluency", "coherence", "informativeness", "grammar")
 
