@@ -36,6 +36,9 @@ def own_cache(place, monkeypatch):
 def test_pages_of_a_table(run, model, tmp_path):
     ran = run("reproduce", "table1", "--backbone", model, *OPTIONS, "-o", tmp_path / "out")
     assert ran.code == 0, ran.err
+    one = run("reproduce", "table1", "--test-set", "wikitext-natural", "--model", model, *OPTIONS,
+              "-o", tmp_path / "out", "--json")  # fmt: skip
+    assert list(one.json) == ["main-wikitext-natural"]
     assert "Table 1 of the paper: WikiText-103, greedy" in ran.out
     assert "univerb (atomic)" in ran.out
     assert "20.47" in ran.out
@@ -92,6 +95,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_tables(model, tmp_path)
         (("main", "--wiki-corpus", "nowhere.uv"), "nowhere.uv"),
         (("main", "--scorer", "no/such-model", "--offline"), "no/such-model"),
         (("asqa",), "asqa_200_with_docs"),
+        (("main", "--test-set", "wikitxt"), "Did you mean 'wikitext'"),
     ],
 )
 def test_bad_input_is_one_line(run, model, tmp_path, arguments, message):

@@ -62,6 +62,14 @@ def reproduce(
             rich_help_panel=MODEL,
         ),
     ] = DEFAULT_MODEL,
+    test_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of those that a table has: wikitext, wikitext-natural, lawmt, acts. Repeatable; "
+            "by default all.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Passages for greedy rows.", rich_help_panel=SIZE)
     ] = 200,
@@ -182,6 +190,7 @@ def reproduce(
             entailment=partial(load_entailment, nli or DEFAULT_SCORER, **loading),
             reader=partial(load_reader, reader, **loading) if reader else None,
             questions=questions,
+            test_sets=test_set or (),
             ablation=settings,
             runs=out / "runs",
         )

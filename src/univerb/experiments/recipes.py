@@ -1,13 +1,13 @@
 """Every table of the paper by its name, and how it is made for the model at hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from univerb.errors import DocumentError, OptionError
+from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.evaluation.entailment import Entailment, load_entailment
-from univerb.evaluation.passages import ACTS, LAWMT, NATURAL, WIKITEXT
+from univerb.evaluation.passages import ACTS, LAWMT, NATURAL, TEST_SETS, WIKITEXT
 from univerb.evaluation.reader import Reader
 from univerb.experiments.asqa import asqa_run
 from univerb.experiments.comparison import Comparison, compare
@@ -60,6 +60,8 @@ class Means:
     """Reads answers, for QA-EM and QA-F1."""
     questions: int = 100
     """Of ASQA."""
+    test_sets: Sequence[str] = ()
+    """Which of a table's, if not all."""
     ablation: TrainingConfig | None = None
     """What the models of the ablation have in common."""
     runs: Path = Path("runs/ablation")
@@ -95,12 +97,23 @@ def _runs(lab: Lab, table: PaperTable, means: Means) -> Iterator[tuple[str, Run]
     elif name == "asqa":
         yield name, _asqa(lab, means)
     else:
-        for test_set in _TEXTS[name]:
+        for test_set in _chosen(name, means.test_sets):
             label = name if test_set == _TEXTS[name][0] else f"{name}-{test_set}"
             if name.startswith("negatives"):
                 yield label, _negatives(lab, table, test_set, means)
             else:
                 yield label, language_run(lab, table, test_set)
+
+
+def _chosen(name: str, wanted: Sequence[str]) -> list[str]:
+    """Return the test sets of a table, or those of them that were asked for."""
+    own = _TEXTS[name]
+    for test_set in wanted:
+        if test_set not in TEST_SETS:
+            raise OptionError(
+                f"there is no test set {test_set!r}. {did_you_mean(test_set, TEST_SETS)}"
+            )
+    return [test_set for test_set in own if not wanted or test_set in wanted]
 
 
 def _negatives(lab: Lab, table: PaperTable, test_set: str, means: Means) -> Run:
