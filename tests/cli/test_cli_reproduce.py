@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,23 @@ def test_pages_of_a_table(run, model, tmp_path):
     assert str(tmp_path) not in page
     found = json.loads((tmp_path / "out" / "main.json").read_text())
     assert len(found["run"]["rows"]) == 3
+    assert [own["measure"] for own in found["run"]["goals"]][:2] == ["MAUVE matched", "Diversity"]
+    assert "missed" in ran.out
+    assert "## What was reached" in page
+
+
+def test_a_first_page_for_all_tables_of_a_folder(run, model, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "other.json").write_text("[]")
+    for table in ("main", "resources"):
+        ran = run("reproduce", table, "--model", model, *OPTIONS, "-o", out)
+        assert ran.code == 0, ran.err
+    first = (out / "tables.md").read_text()
+    assert first.index("main-wikitext-natural") < first.index("resources")
+    assert "MAUVE matched" in first
+    for link in re.findall(r"\]\((.*?)\)", first):
+        assert (out / link).is_file()
 
 
 def test_json(run, model, tmp_path):
@@ -96,6 +114,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_tables(model, tmp_path)
         (("main", "--scorer", "no/such-model", "--offline"), "no/such-model"),
         (("asqa",), "asqa_200_with_docs"),
         (("main", "--test-set", "wikitxt"), "Did you mean 'wikitext'"),
+        (("main", "--test-set", "lawmt"), "has no test set 'lawmt'"),
     ],
 )
 def test_bad_input_is_one_line(run, model, tmp_path, arguments, message):

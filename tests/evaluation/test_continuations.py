@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from tiny_data import paragraph
@@ -134,6 +135,31 @@ def test_a_run_that_is_killed_ends_with_the_same_texts(lm, corpus, passages, tmp
         assert desk(lm, corpus, folder).write(passages, JOBS) == whole
 
 
+def test_what_is_written_does_not_depend_on_vectors_encoded_before(
+    lm, tmp_path, passages, monkeypatch
+):
+    documents = [Document(TEXT, "lease.txt")]
+    settings = Settings(min_count=1, vectors=False)
+    corpus = build_corpus(tmp_path / "bare.uv", documents, lm, settings)
+    forgot = []
+    monkeypatch.setattr(lm, "forget", lambda: forgot.append(len(forgot)))
+    desk(lm, corpus).write(passages[:2], JOBS)
+    assert len(forgot) == len(JOBS)
+
+
+def test_a_token_that_begins_prompts_is_read_but_is_no_text(passages):
+    tokenizer = make_tokenizer()
+    begin = tokenizer.convert_ids_to_tokens(0)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, 0)]
+    )
+    lm = DynamicLM.wrap(make_llama(), tokenizer)
+    assert desk(lm, None).prompt(passages[0]) == [0, *passages[0].prefix]
+    [[text]] = desk(lm, None).write(passages[:1], JOBS[:1])
+    expected = generate(lm, [0, *passages[0].prefix], max_tokens=12, ignore_eos=True)
+    assert text.text == expected.text
+
+
 def test_what_is_known_is_not_written_again(lm, corpus, passages, tmp_path, monkeypatch):
     first = desk(lm, corpus, tmp_path).write(passages[:4], JOBS)
     seen = []
@@ -145,7 +171,7 @@ def test_what_is_known_is_not_written_again(lm, corpus, passages, tmp_path, monk
     monkeypatch.setattr(continuations, "batch", noticed)
     more = desk(lm, corpus, tmp_path).write(passages, JOBS)
     assert [own[:4] for own in more] == first
-    assert seen == [[passages[4].prefix]] * len(JOBS)
+    assert seen == [[[*passages[4].prefix]]] * len(JOBS)
 
 
 def test_the_name_of_a_system_does_not_matter_but_all_else_does(lm):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from univerb.errors import OptionError
+from univerb.evaluation import human_sheet
 from univerb.evaluation.human_sheet import (
     CRITERIA,
     Key,
@@ -124,6 +125,13 @@ def test_nothing_is_overwritten(made, tmp_path):
     with pytest.raises(OptionError, match="at least one"):
         write_sheet([], tmp_path / "none.csv", tmp_path / "none.json")
     assert path.read_bytes() == before
+
+
+def test_where_there_is_a_key_there_is_a_whole_sheet(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(human_sheet, "_create", lambda path, *_: written.append(path.name))
+    write_sheet(PAIRS, tmp_path / "sheet.csv", tmp_path / "key.json")
+    assert written == ["sheet.csv", "key.json"]
 
 
 # Filled sheets

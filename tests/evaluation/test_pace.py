@@ -1,13 +1,16 @@
 """How long systems take: turns, warm-ups, what is inside, and what a cache saves."""
 
+import time
+
 import pytest
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from univerb.corpus.building import build_corpus
+from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import generate
-from univerb.evaluation import pace
+from univerb.evaluation import continuations, pace
 from univerb.evaluation.cache import ResultCache
-from univerb.evaluation.continuations import Desk, Job, Task, Writer
+from univerb.evaluation.continuations import Desk, Job, Share, Task, Writer
 from univerb.evaluation.pace import WARM_UPS, Pacer, uncached_seconds
 from univerb.evaluation.passages import Passage
 from univerb.modeling.dynamic import DynamicLM
@@ -49,7 +52,7 @@ def test_systems_take_turns_after_a_warm_up(lm, corpus, passages, monkeypatch):
 
     monkeypatch.setattr(pace, "generate", noticed)
     plain, ours = pacer(lm, corpus).time(passages, JOBS)
-    turns = [(own.prefix, has) for own in passages for has in (False, True)]
+    turns = [([*own.prefix], has) for own in passages for has in (False, True)]
     assert seen[2 * WARM_UPS :] == turns
     assert len(plain) == len(ours) == len(passages)
     for own in (*plain, *ours):
@@ -71,6 +74,29 @@ def test_timings_are_kept(lm, corpus, passages, tmp_path, monkeypatch):
     first = pacer(lm, corpus, tmp_path).time(passages, JOBS, uncached=1)
     monkeypatch.setattr(pace, "generate", None)
     assert pacer(lm, corpus, tmp_path).time(passages, JOBS, uncached=1) == first
+
+
+def test_growth_is_part_of_writing(lm, corpus, passages, monkeypatch):
+    slow = 0.02
+
+    class Sleepy(RealTime):
+        def __call__(self, vocabulary, produced):
+            super().__call__(vocabulary, produced)
+            time.sleep(slow)
+
+    monkeypatch.setattr(continuations, "RealTime", Sleepy)
+    grows = Job(Writer("grows", share=Share(0.5, grows=True)), "greedy")
+    [[own]] = pacer(lm, corpus).time(passages[:1], [grows])
+    assert own.decode > slow * (own.steps - 2)
+    assert own.prepare < slow * (own.steps - 2)
+
+
+def test_timings_of_other_threads_are_not_taken(lm, corpus, passages, tmp_path, monkeypatch):
+    pacer(lm, corpus, tmp_path).time(passages, JOBS)
+    monkeypatch.setattr(pace.torch, "get_num_threads", lambda: 99)
+    monkeypatch.setattr(pace, "generate", None)
+    with pytest.raises(TypeError):
+        pacer(lm, corpus, tmp_path).time(passages, JOBS)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "unfold"])

@@ -1,6 +1,7 @@
 """What texts are worth: against the metrics themselves, and kept across runs."""
 
 import pytest
+import torch
 
 from conftest import make_gpt2, make_llama, make_tokenizer
 from tiny_data import paragraph
@@ -126,3 +127,15 @@ def test_texts_of_other_passages(lm, scorer, passages):
     texts = written(lm, passages)[::-1]
     with pytest.raises(OptionError, match="not those of the passages"):
         Assessor(scorer, lm.tokenizer, ResultCache(None, "")).assess(passages, texts)
+
+
+def test_two_scorers_of_one_name_are_two(lm, passages, tmp_path):
+    texts, found = written(lm, passages), []
+    for scale in (1.0, 1.5):
+        model = make_gpt2()
+        with torch.no_grad():
+            model.transformer.wte.weight.mul_(scale)
+        scorer = TextScorer(model, make_tokenizer(), "gpt2")
+        cache = ResultCache(tmp_path, "k")
+        found.append(Assessor(scorer, lm.tokenizer, cache).assess(passages, texts).ppl)
+    assert found[0] != found[1]

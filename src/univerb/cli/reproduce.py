@@ -83,8 +83,14 @@ def reproduce(
         typer.Option(min=0, help="Passages written with a clock; 0: none.", rich_help_panel=SIZE),
     ] = 20,
     k: Annotated[
-        int, typer.Option("-k", min=1, help="Chunks to retrieve.", rich_help_panel=SIZE)
-    ] = 32,
+        int | None,
+        typer.Option(
+            "-k",
+            min=1,
+            help="Chunks to retrieve; by default the paper's: 32, and 512 for law.",
+            rich_help_panel=SIZE,
+        ),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Base tokens to write.", rich_help_panel=SIZE)
     ] = 128,
@@ -120,6 +126,17 @@ def reproduce(
             rich_help_panel=JUDGES,
         ),
     ] = None,
+    training: Annotated[
+        str | None,
+        typer.Option(
+            help="What the LM was fine-tuned on, for the tables to say: wikitext-103.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    judge_model: Annotated[
+        str,
+        typer.Option(help="Who gave the replies of table gpt4.", rich_help_panel=JUDGES),
+    ] = "",
     nli: Annotated[
         str | None,
         typer.Option(
@@ -154,25 +171,36 @@ def reproduce(
     show_warnings()
     from univerb.experiments.paper import table_names
 
-    names = table_names(table)
+    names = _possible(table_names(table), table, ablation is not None)
     make_folder("--out", out / "cache")
     from univerb.evaluation.bench_workloads import find_data
     from univerb.evaluation.continuations import Task
     from univerb.evaluation.entailment import DEFAULT_SCORER, load_entailment
     from univerb.evaluation.reader import load_reader
     from univerb.experiments.lab import Lab, Sizes
-    from univerb.experiments.recipes import Means
+    from univerb.experiments.overview import PAGE, overview, read_comparisons
+    from univerb.experiments.recipes import Means, check_means
     from univerb.experiments.rendering import to_dict
     from univerb.training.config import read_config
 
     found = find_data(data)
-    settings = read_config(ablation) if ablation else None
-    lm = load_model(
-        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    loading: dict[str, Any] = {"device": device, "offline": offline}
+    load = partial(load_model, model, dtype=dtype, threads=threads, **loading)
+    means = Means(
+        results=out,
+        entailment=partial(load_entailment, nli or DEFAULT_SCORER, **loading),
+        reader=partial(load_reader, reader, **loading) if reader else None,
+        questions=questions,
+        test_sets=test_set or (),
+        bare=load if adapter else None,
+        judge=judge_model,
+        ablation=read_config(ablation) if ablation else None,
+        runs=out / "runs",
     )
+    check_means(names, means)
+    lm = load(adapter=adapter)
     note_untrained(lm)
     corpora = {"wiki": ("wikitext", wiki_corpus), "law": ("law", law_corpus)}
-    loading: dict[str, Any] = {"device": device, "offline": offline}
     with told_progress() as tell:
         lab = Lab(
             lm=lm,
@@ -181,26 +209,28 @@ def reproduce(
             open_corpus=lambda name: _corpus(lm, found, *corpora[name], tell),
             folder=out / "cache",
             sizes=Sizes(greedy=limit, nucleus=limit_nucleus or limit, timed=timed),
-            task=Task(k=k, max_tokens=max_tokens, seed=seed),
+            task=Task(max_tokens=max_tokens, seed=seed),
+            k=k,
+            training=training or ("its adapter" if adapter else "none"),
             tell=tell,
             facts=_facts(lm),
         )
-        means = Means(
-            results=out,
-            entailment=partial(load_entailment, nli or DEFAULT_SCORER, **loading),
-            reader=partial(load_reader, reader, **loading) if reader else None,
-            questions=questions,
-            test_sets=test_set or (),
-            ablation=settings,
-            runs=out / "runs",
-        )
         made = list(_made(lab, names, means, out))
+    write_pages(out, {PAGE: overview(read_comparisons(out))})
     if as_json:
         print_json({page.name: to_dict(page.comparison) for page in made})
         return
     for page in made:
         _show(page)
     console.print(f"[dim]tables, texts and plots lie in[/] {escape(str(out))}")
+
+
+def _possible(names: list[str], typed: list[str], has_ablation: bool) -> list[str]:
+    """Leave out of `all` what needs a word more."""
+    if has_ablation or not set(typed) & {"all"}:
+        return names
+    errors.print("[yellow]note:[/] without the tables of negatives: they need --ablation CONFIG.")
+    return [name for name in names if not name.startswith("negatives")]
 
 
 def _corpus(

@@ -164,7 +164,9 @@ class Continuation:
         if self._decoding.growth is not None:
             self._decoding.growth(self._phrases.vocabulary, self._produced)
         self._phrases.refresh()
-        self.stats.encode_seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self.stats.encode_seconds += seconds
+        self.stats.growth_seconds += seconds if self.stats.steps else 0.0
 
     def _longest_phrase(self, ahead: int = 0) -> int:
         """How long a phrase may be, in base tokens, after so many more."""

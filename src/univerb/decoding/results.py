@@ -79,6 +79,8 @@ class Stats:
     phrase_lengths: Counter[int] = field(default_factory=Counter)
     """How many phrases of each length (in tokens) were written."""
     encode_seconds: float = 0.0
+    growth_seconds: float = 0.0
+    """Of these, what was spent after the first unit was chosen."""
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 

@@ -9,6 +9,8 @@ from univerb._version import __version__
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from univerb.corpus.reading import Corpus
     from univerb.modeling.dynamic import DynamicLM
 
@@ -30,10 +32,21 @@ def results_key(lm: "DynamicLM", corpus: "Corpus | None", protocol: dict[str, An
         "profile": lm.profile.model_dump(),
         "encoder": lm.fingerprint(),
         # Training with an adapter changes the LM itself, which the encoder's hash does not see.
-        "backbone": [float(own.detach().double().sum()) for own in lm.model.parameters()],
+        "backbone": weights_hash(lm.model),
         "corpus": corpus.manifest.model_dump(mode="json") if corpus else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def weights_hash(model: "nn.Module") -> str:
+    """Return a hash of a model's weights: the same for any device and number of threads."""
+    import torch
+
+    content = hashlib.sha256()
+    for own in model.parameters():
+        # As bytes: numpy has no bfloat16.
+        content.update(own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()[:16]
 
 
 class ResultCache:

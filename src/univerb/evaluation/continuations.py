@@ -144,18 +144,21 @@ class Desk:
     def _group(self, group: Sequence[Passage], jobs: Sequence[Job]) -> list[list[Text]]:
         name = _digest(group)
         due = [job for job in jobs if self._cache.get(name, job.label) is None]
-        if due:
-            # A group must not depend on which ones were kept before.
-            self._lm.forget()
         # One look-up serves all systems.
         looked_up: dict[int | None, list[list[Phrase]]] = {}
         for job in due:
             if job.writer.has_phrases and job.writer.k not in looked_up:
                 looked_up[job.writer.k] = [self.phrases(own, job.writer) for own in group]
+            # What is written must not depend on what was written or kept before.
+            self._lm.forget()
             texts = self._written(group, looked_up.get(job.writer.k, []), job)
             self._cache.put(name, job.label, {"texts": [asdict(text) for text in texts]})
         known = [self._cache.get(name, job.label)["texts"] for job in jobs]
         return [[Text(**text) for text in texts] for texts in known]
+
+    def prompt(self, passage: Passage) -> list[int]:
+        """Return what the LM reads: the prefix, behind the tokens that begin a prompt."""
+        return [*self._lm.tokenizer.encode_prompt(""), *passage.prefix]
 
     def phrases(self, passage: Passage, writer: Writer) -> list[Phrase]:
         """Return the phrases of the chunks that a prefix retrieves for a system."""
@@ -172,7 +175,7 @@ class Desk:
             names, growth = self.vocabularies(phrases, job.writer)
         results = batch(
             self._lm,
-            [passage.prefix for passage in group],
+            [self.prompt(passage) for passage in group],
             names,
             seeds=[_seed(self._task.seed, passage) for passage in group],
             max_tokens=self._task.max_tokens,

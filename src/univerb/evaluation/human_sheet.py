@@ -107,10 +107,11 @@ def write_sheet(
     name = hashlib.sha256(json.dumps([seed, shown]).encode()).hexdigest()[:6]
     items = [f"s{name}-{number:03}" for number in range(1, len(pairs) + 1)]
     made = Key(ours=ours, theirs=theirs, seed=seed, sides=dict(zip(items, sides, strict=True)))
-    _create(key, made.model_dump_json(indent=2) + "\n", "utf-8")
     rows = ((item, *map(_harmless, texts)) for item, texts in zip(items, shown, strict=True))
     # With a byte-order mark: spreadsheets take the file for another encoding without it.
     _create(sheet, _csv(rows), "utf-8-sig")
+    # Last: where there is a key, there is a whole sheet.
+    _create(key, made.model_dump_json(indent=2) + "\n", "utf-8")
     return made
 
 

@@ -59,9 +59,10 @@ class Pacer:
         """
         found: list[list[Timing]] = [[] for _ in jobs]
         is_warm = False
+        what = f"time, {torch.get_num_threads()} threads, {self._lm.model.device}:"
         for number, passage in enumerate(passages):
             for own, job in zip(found, jobs, strict=True):
-                label = f"{'time, and uncached' if number < uncached else 'time'} {job.label}"
+                label = f"{what} {'and uncached ' if number < uncached else ''}{job.label}"
                 known = self._cache.get(passage.name, label)
                 if known is None:
                     is_warm = is_warm or self._warm_up(passages, jobs)
@@ -79,15 +80,18 @@ class Pacer:
         return True
 
     def _timed(self, passage: Passage, job: Job, is_uncached: bool) -> Timing:
+        # Vectors that a system before encoded would cost nothing.
+        self._lm.forget()
         began = time.perf_counter()
         names, growth = None, None
         if job.writer.has_phrases:
             found = self._desk.phrases(passage, job.writer)
             [names], growth = self._desk.vocabularies([found], job.writer)
+        prompt = self._desk.prompt(passage)
         ready = time.perf_counter()
         made = generate(
             self._lm,
-            passage.prefix,
+            prompt,
             names,
             max_tokens=self._task.max_tokens,
             ignore_eos=True,
@@ -98,15 +102,15 @@ class Pacer:
             **{**job.writer.options, **DECODINGS[job.decoding]},
         )
         ended = time.perf_counter()
-        # Vectors are made when phrases are first used.
-        encoding = made.stats.encode_seconds
+        # Vectors are made when phrases are first used; those that come later are part of writing.
+        encoding = made.stats.encode_seconds - made.stats.growth_seconds
         is_atomic = Decoding(**job.writer.options).resolved(self._lm.profile).is_atomic
         return Timing(
             prepare=ready - began + encoding,
             decode=ended - ready - encoding,
             tokens=made.stats.base_tokens,
             steps=made.stats.units,
-            decode_uncached=uncached_seconds(self._lm, passage.prefix, made, names, is_atomic)
+            decode_uncached=uncached_seconds(self._lm, prompt, made, names, is_atomic)
             if is_uncached
             else None,
         )

@@ -101,7 +101,8 @@ class Assessor:
         """
         if [own.name for own in passages] != [text.passage for text in texts]:
             raise OptionError("the texts are not those of the passages. Give both in one order.")
-        content = [self._scorer.name, [(p.prefix, p.reference) for p in passages]]
+        how = [self._scorer.fingerprint, words("").splitter]
+        content = [how, [(p.prefix, p.reference) for p in passages]]
         key = _digest([content, [text.ids for text in texts]])
         known = self._cache.get(key, "quality")
         if known is None:

@@ -5,6 +5,7 @@ does not compare, so every table prints the name of its own.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Self, TypeVar
 
 import numpy
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError, OptionError
+from univerb.evaluation.cache import weights_hash
 from univerb.evaluation.hf_models import short_name
 from univerb.locations import DEFAULT_MODEL
 from univerb.metrics.mauve import MAX_TOKENS
@@ -86,6 +88,11 @@ class TextScorer:
                 "says. Load the scorer by name: load_scorer()."
             )
         return cls(lm.model, lm.hf_tokenizer, short_name(lm.model.name_or_path), batch=batch)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all that its figures depend on: two models may have one name."""
+        return f"{self.name} {weights_hash(self._model)} {self.tokenizer.fingerprint()}"
 
     @property
     def context_size(self) -> int:

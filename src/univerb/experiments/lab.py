@@ -6,7 +6,7 @@ they depend on: a run that was stopped goes on, and tables that share texts writ
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from univerb.corpus.reading import Corpus
 from univerb.errors import DocumentError
+from univerb.evaluation.bench_workloads import describe_corpus
 from univerb.evaluation.cache import ResultCache, results_key
 from univerb.evaluation.continuations import GREEDY, Desk, Job, Task, Text
 from univerb.evaluation.pace import Pacer
@@ -61,6 +62,8 @@ class Figures:
     texts: list[Text]
     quality: Quality
     latency: Latency | None
+    single: Latency | None = None
+    """The same with weights in single precision, as the LM without phrases has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,10 @@ class Lab:
     """Keeps texts and figures."""
     sizes: Sizes = Sizes()
     task: Task = Task()
+    k: int | None = None
+    """Chunks that a prefix retrieves; by default as many as the paper takes for the test set."""
+    training: str = "none"
+    """What the LM was fine-tuned on."""
     tell: Tell = lambda stage, done, total: None
     facts: dict[str, str] = field(default_factory=dict)
     """To print in every table."""
@@ -99,9 +106,10 @@ class Bench:
         self.corpus = lab.open_corpus(self.about.corpus)
         if name == ACTS and self.corpus:
             check_kept_out(self.corpus)
-        protocol = asdict(lab.task) | {"test_set": name, "prefix": PREFIX}
+        self._task = replace(lab.task, k=lab.k or self.about.k)
+        protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
         self._cache = ResultCache(lab.folder, results_key(lab.lm, self.corpus, protocol))
-        self._desk = Desk(lab.lm, self.corpus, lab.task, self._cache)
+        self._desk = Desk(lab.lm, self.corpus, self._task, self._cache)
 
     def passages(self, decoding: str) -> list[Passage]:
         """Return the passages for a decoding."""
@@ -138,9 +146,11 @@ class Bench:
         texts = self.write(jobs)
         timed = self._timed(jobs)
         found = []
-        for job, own, pace in zip(jobs, texts, timed, strict=True):
+        for job, own in zip(jobs, texts, strict=True):
             passages = self.passages(job.decoding)
-            found.append(Figures(passages, own, self._assessor.assess(passages, own), pace))
+            quality = self._assessor.assess(passages, own)
+            pace, single = timed.get(job.label), timed.get(_in_single(job).label)
+            found.append(Figures(passages, own, quality, pace, single))
             self._lay_out(job, own)
         return found
 
@@ -163,14 +173,16 @@ class Bench:
         content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
 
-    def _timed(self, jobs: Sequence[Job]) -> list[Latency | None]:
+    def _timed(self, jobs: Sequence[Job]) -> dict[str, Latency]:
+        """Time systems as they are, and those with phrases in single precision besides."""
         sizes = self._lab.sizes
         if not sizes.timed:
-            return [None for _ in jobs]
-        pacer = Pacer(self._lab.lm, self._desk, self._lab.task, self._cache)
+            return {}
+        pacer = Pacer(self._lab.lm, self._desk, self._task, self._cache)
         passages = self._all[: sizes.timed]
-        found = pacer.time(passages, jobs, sizes.uncached, self._stage("time"))
-        return [latency(own) for own in found]
+        all_jobs = [*jobs, *(_in_single(job) for job in jobs if job.writer.has_phrases)]
+        found = pacer.time(passages, all_jobs, sizes.uncached, self._stage("time"))
+        return {job.label: latency(own) for job, own in zip(all_jobs, found, strict=True)}
 
     @cached_property
     def _assessor(self) -> Assessor:
@@ -179,6 +191,15 @@ class Bench:
 
     def _stage(self, name: str) -> Callable[[int, int], None]:
         return lambda done, total: self._lab.tell(f"{self.name}: {name}", done, total)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What tables print about the run and its phrases."""
+        if self.corpus is None:
+            return self._lab.facts
+        about = describe_corpus(self.corpus, False)
+        offered = "offered are the phrases of the chunks that the corpus holds, not all n-grams"
+        return self._lab.facts | {"corpus": f"{self.about.corpus}: {about}; {offered}"}
 
     def setup(self, n: int, **more: Any) -> Setup:  # noqa: ANN401  (fields of different types)
         """Return what figures on this test set are made with.
@@ -196,19 +217,26 @@ class Bench:
             "data": self.about.about,
             "n": n,
             "seed": lab.task.seed,
+            "training": lab.training,
             "threads": torch.get_num_threads(),
             "timed": "decode",
             "scorer": lab.scorer.name,
             "featuriser": lab.scorer.name,
             "encoder": lab.lm.fingerprint()[:12],
             "retriever": corpus.manifest.settings.method if corpus else "",
-            "documents": lab.task.k if corpus else None,
+            "documents": self._task.k if corpus else None,
             "prefix": PREFIX,
             "budget": lab.task.max_tokens,
             "tokenizer": lab.lm.model.name_or_path,
             "device": str(lab.lm.model.device),
         }
         return Setup(**own | more)
+
+
+def _in_single(job: Job) -> Job:
+    """Return a job with the weights of the LM without phrases, which are not made smaller."""
+    options = {**job.writer.options, "weights": "single"}
+    return replace(job, writer=replace(job.writer, options=options))
 
 
 def check_kept_out(corpus: Corpus) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from univerb.evaluation.continuations import GREEDY, Job, Share, Writer
-from univerb.experiments.goals import goal_notes
+from univerb.experiments.goals import all_goals
 from univerb.experiments.lab import Figures, Lab
 from univerb.experiments.measured import Measured, Run, RunRow
 from univerb.experiments.paper import Column, PaperTable
@@ -26,8 +26,10 @@ EXTRA = (
     Column("Phrase share", "Tokens in phrases (%)", decimals=1),
     Column("Hit rate", "Units that are phrases (%)", decimals=1),
     Column("Phrase length", "Tokens per phrase"),
+    Column("Latency single", "Latency in single precision (s)", "lower", beside="Latency"),
     Column("Latency uncached", "Latency without cache (s)", "lower", beside="Latency"),
     Column("Prepare", "Prepare (s)", "lower"),
+    Column("Total", "Prepare and decode (s)", "lower"),
 )
 COMPRESSED = (
     Column("Bytes pooled", "All bytes / all units", "higher", beside="UTF-8 Bytes"),
@@ -41,7 +43,9 @@ NOTES = (
     "Rep-n and Diversity: prefix and text, cut to the reference's length. `Diversity alone`: the "
     "text alone, all of it.",
     "Latency: median seconds for 128 base tokens from the prefix on, one text at a time, systems "
-    "in turns, with a cache; what retrieval and vectors take is `Prepare`.",
+    "in turns, with a cache; what retrieval and vectors take is `Prepare`. With phrases the "
+    "shipped profile may read weights in half precision (`weights`), without them never: "
+    "`Latency in single precision` has the same weights on both sides.",
     "Texts go on to the budget: the end token counts as any other.",
 )
 
@@ -98,8 +102,8 @@ def language_run(lab: Lab, table: PaperTable, test_set: str) -> Run:
         for (member, job), own in zip(jobs, figures, strict=True)
     )
     places = [(row.name, row.decoding) for row in rows]
-    goals = goal_notes(dict(zip(places, figures, strict=True)), TRANSFORMER.name)
-    return Run(setup, rows, EXTRA, (*goals, *NOTES), lab.facts)
+    goals = all_goals(dict(zip(places, figures, strict=True)), TRANSFORMER.name)
+    return Run(setup, rows, EXTRA, NOTES, bench.facts, goals)
 
 
 def compression_run(lab: Lab, table: PaperTable, test_sets: Mapping[str, str]) -> Run:
@@ -114,14 +118,16 @@ def compression_run(lab: Lab, table: PaperTable, test_sets: Mapping[str, str]) -
         The run.
     """
     rows: list[RunRow] = []
+    facts: dict[str, str] = {}
     for section, test_set in test_sets.items():
         bench = lab.bench(test_set)
+        facts |= bench.facts
         writers = (DEFAULT, ATOMIC)
         written = bench.write([Job(writer, GREEDY) for writer in writers])
         setup = bench.setup(len(written[0]))
         for writer, texts in zip(writers, written, strict=True):
-            encode = lab.lm.tokenizer.encode_prompt
-            plain = [retokenised(own.text, len(encode(own.text))) for own in texts]
+            encode = lab.lm.tokenizer.encode
+            plain = [retokenised(own.text, len(encode(own.text).ids)) for own in texts]
             both = {
                 f"{TRANSFORMER.name}, on the texts of {writer.name}": (plain, "Transformer"),
                 writer.name: ([own.as_units() for own in texts], OURS),
@@ -131,7 +137,7 @@ def compression_run(lab: Lab, table: PaperTable, test_sets: Mapping[str, str]) -
                 for name, (own, stands_for) in both.items()
             ]
     assert rows[0].setup is not None
-    return Run(rows[0].setup, tuple(rows), COMPRESSED, (), lab.facts)
+    return Run(rows[0].setup, tuple(rows), COMPRESSED, (), facts)
 
 
 def _compressed(texts: Sequence[Units]) -> dict[str, Measured]:
@@ -187,8 +193,11 @@ def _pace(figures: Figures) -> dict[str, Measured]:
     if pace is None:
         return {}
     found = {"Latency": Measured(pace.decode.median, n=pace.texts)}
+    if figures.single:
+        found["Latency single"] = Measured(figures.single.decode.median, n=pace.texts)
     if pace.prepare.median > _NOTHING:
         found["Prepare"] = Measured(pace.prepare.median, n=pace.texts)
+        found["Total"] = Measured(pace.total.median, n=pace.texts)
     if pace.decode_uncached:
         found["Latency uncached"] = Measured(pace.decode_uncached.median, n=pace.uncached)
     return found

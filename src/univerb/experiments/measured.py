@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from univerb.errors import DocumentError, OptionError
-from univerb.experiments.paper import Column
+from univerb.experiments.paper import Better, Column
 
 SCHEMA_VERSION = 1
 
@@ -95,6 +95,31 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """What a system reached in relation to the same LM without phrases, and what it should."""
+
+    system: str
+    measure: str
+    value: float
+    goal: float
+    paper: float
+    """What the paper reached."""
+    better: Better
+    unit: str = "x"
+    """`x`: a ratio; `points`: a difference."""
+    low: float | None = None
+    """The ends of the value's interval, 90 %, if there is one."""
+    high: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is reached; with an interval, by all of it."""
+        if self.better == "higher":
+            return (self.value if self.low is None else self.low) > self.goal
+        return (self.value if self.high is None else self.high) <= self.goal
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """All figures of a run."""
 
@@ -105,6 +130,7 @@ class Run:
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     """More to print about the run: version, command, accuracy of a scorer."""
+    goals: tuple[Goal, ...] = ()
 
 
 def run_to_dict(run: Run) -> dict[str, Any]:
@@ -141,6 +167,7 @@ def run_from_dict(given: Mapping[str, Any]) -> Run:
             extra=tuple(Column(**column) for column in given["extra"]),
             notes=tuple(given["notes"]),
             facts=dict(given["facts"]),
+            goals=tuple(Goal(**goal) for goal in given["goals"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise DocumentError(f"This is no run of univerb: {error!r}. Make it again.") from error

@@ -20,14 +20,13 @@ from univerb.training.trainer import train
 SAMPLES = {"FMM": "fmm", "N-words": "n-words", "N-ids": "n-ids"}
 KINDS: dict[str, tuple[Negative, ...]] = {
     "in-batch": ("in-batch",),
-    "pre-batch": ("in-batch", "pre-batch"),
+    "pre-batch": ("in-batch", "prefixes", "pre-batch"),
     "generation": ("in-batch", "prefixes", "generation"),
     "corpus-retrieval": ("in-batch", "prefixes", "corpus-retrieval"),
     "self-retrieval": ("in-batch", "prefixes", "self-retrieval"),
     "self-retrieval + generation": ("in-batch", "prefixes", "self-retrieval", "generation"),
 }
 """By the paper's names; prefixes belong to all informative ones (METHOD A.5)."""
-WRITER = Writer("this run", {"mode": "atomic"})
 
 
 class Variant(NamedTuple):
@@ -82,7 +81,8 @@ def negatives_run(
     measured: list[Figures] = []
     for variant in dict.fromkeys(Variant(row.section, row.name) for row in table.rows):
         own = replace(lab, lm=trained(variant, base, runs, observe))
-        jobs = [Job(WRITER, decoding) for decoding in table.decodings]
+        writer = Writer(variant.folder, {"mode": "atomic"})
+        jobs = [Job(writer, decoding) for decoding in table.decodings]
         figures = own.bench(test_set).measure(jobs)
         measured += figures
         rows += list(_rows(variant, jobs, figures))
@@ -98,7 +98,7 @@ def negatives_run(
         f" of at most {base.data.block} tokens ({base.regime}); the paper trains 400,000 steps. "
         "Phrases are written in `atomic` mode, as there."
     )
-    return Run(setup, tuple(rows), EXTRA, (about, *NOTES), lab.facts)
+    return Run(setup, tuple(rows), EXTRA, (about, *NOTES), bench.facts)
 
 
 def _rows(variant: Variant, jobs: list[Job], figures: list[Figures]) -> Iterator[RunRow]:

@@ -43,16 +43,18 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
     pairs = _pairs(lab, WIKITEXT)
     if not key.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        # A run that was killed left a part of it, which nobody can have filled in.
+        sheet.unlink(missing_ok=True)
         write_sheet(pairs, sheet, key, DEFAULT.name, TRANSFORMER.name, lab.task.seed)
     filled = sorted(folder.glob("filled-*.csv"))
-    setup = lab.bench(WIKITEXT).setup(len(pairs), judge="human" if filled else "")
+    own = Key.read(key)
+    setup = lab.bench(WIKITEXT).setup(len(own.sides), judge="human" if filled else "")
     if not filled:
         waiting = (
             f"Nobody has judged yet. Give {sheet.name} to annotators, put what they fill in beside "
             "it as filled-NAME.csv, and run this again.",
         )
-        return Run(setup, (), notes=waiting, facts=lab.facts)
-    own = Key.read(key)
+        return Run(setup, (), notes=waiting, facts=lab.bench(WIKITEXT).facts)
     judged = human_preference(own, [read_sheet(path, own) for path in filled])
     rows = tuple(
         RunRow(
@@ -64,19 +66,22 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
         for one in judged
     )
     agreed = [
-        f"{one.criterion}: agreement {one.agreement.raw:.2f}" for one in judged if one.agreement
+        f"{one.criterion}: agreement {one.agreement.raw:.2f}, kappa {one.agreement.kappa:.2f}"
+        for one in judged
+        if one.agreement
     ]
     notes = (f"{len(filled)} annotators; rates are over what most of them say.", *agreed)
-    return Run(setup, rows, notes=notes, facts=lab.facts)
+    return Run(setup, rows, notes=notes, facts=lab.bench(WIKITEXT).facts)
 
 
-def judge_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
+def judge_run(lab: Lab, table: PaperTable, folder: Path, judge: str = "") -> Run:
     """Write prompts for a judge, or put its replies together.
 
     Args:
         lab: The model, and how it is measured.
         table: Of the paper.
         folder: Where prompts lie; replies are `SECTION.replies.jsonl` beside them.
+        judge: Who gave the replies.
 
     Returns:
         The run, with a row for each section that has replies.
@@ -96,7 +101,7 @@ def judge_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
             )
             continue
         found = preference(pairs, read_replies(replies))
-        setup = lab.bench(test_set).setup(len(pairs), judge="as in the replies' file")
+        setup = lab.bench(test_set).setup(len(pairs), judge=judge or "as in the replies' file")
         name = f"{DEFAULT.name} to {TRANSFORMER.name}"
         rows.append(RunRow(name, _cells(found.rate_avg.rates), "Transformer", section, setup=setup))
         notes.append(
@@ -104,7 +109,7 @@ def judge_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
             f"the pairs were decided by their place, {found.unclear} had no clear verdict."
         )
     setup = lab.bench(WIKITEXT).setup(CASES)
-    return Run(setup, tuple(rows), notes=tuple(notes), facts=lab.facts)
+    return Run(setup, tuple(rows), notes=tuple(notes), facts=lab.bench(WIKITEXT).facts)
 
 
 def _cells(rates: Iterable[float]) -> dict[str, Measured]:

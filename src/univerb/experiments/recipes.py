@@ -18,6 +18,7 @@ from univerb.experiments.negatives import negatives_run
 from univerb.experiments.paper import PaperTable, paper_table
 from univerb.experiments.preference import human_run, judge_run
 from univerb.experiments.resources import resources_run
+from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
 from univerb.training.observer import Observer
 
@@ -62,10 +63,34 @@ class Means:
     """Of ASQA."""
     test_sets: Sequence[str] = ()
     """Which of a table's, if not all."""
+    bare: Callable[[], DynamicLM] | None = None
+    """Loads the LM as it was before it was fine-tuned, if it was."""
+    judge: str = ""
+    """Who gave the replies of table `gpt4`."""
     ablation: TrainingConfig | None = None
     """What the models of the ablation have in common."""
     runs: Path = Path("runs/ablation")
     observer: Observer | None = None
+
+
+def check_means(names: Sequence[str], means: Means) -> None:
+    """Refuse tables that cannot be made, before hours are spent on those before them.
+
+    Args:
+        names: Of tables.
+        means: What there is.
+
+    Raises:
+        OptionError: If a table has no such test set, or trains models and nothing says how.
+    """
+    for name in names:
+        if name in _TEXTS:
+            _chosen(name, means.test_sets)
+        if name.startswith("negatives") and means.ablation is None:
+            raise OptionError(
+                f"table {name!r} trains a model for each of its rows. Say how with --ablation "
+                "CONFIG, such as configs/default/ablation.yaml."
+            )
 
 
 def make_pages(lab: Lab, name: str, means: Means) -> Iterator[Page]:
@@ -93,7 +118,7 @@ def _runs(lab: Lab, table: PaperTable, means: Means) -> Iterator[tuple[str, Run]
     elif name == "human":
         yield name, human_run(lab, table, means.results / name)
     elif name == "gpt4":
-        yield name, judge_run(lab, table, means.results / name)
+        yield name, judge_run(lab, table, means.results / name, means.judge)
     elif name == "asqa":
         yield name, _asqa(lab, means)
     else:
@@ -113,15 +138,17 @@ def _chosen(name: str, wanted: Sequence[str]) -> list[str]:
             raise OptionError(
                 f"there is no test set {test_set!r}. {did_you_mean(test_set, TEST_SETS)}"
             )
-    return [test_set for test_set in own if not wanted or test_set in wanted]
+    chosen = [test_set for test_set in own if not wanted or test_set in wanted]
+    if not chosen:
+        raise OptionError(
+            f"table {name!r} has no test set {wanted[0]!r}. Choose of {', '.join(own)}."
+        )
+    return chosen
 
 
 def _negatives(lab: Lab, table: PaperTable, test_set: str, means: Means) -> Run:
-    if means.ablation is None:
-        raise OptionError(
-            f"table {table.name!r} trains a model for each of its rows. Say how with --ablation "
-            "CONFIG, such as configs/default/ablation.yaml."
-        )
+    check_means([table.name], means)
+    assert means.ablation is not None
     return negatives_run(lab, table, test_set, means.ablation, means.runs, means.observer)
 
 
@@ -138,6 +165,8 @@ def _asqa(lab: Lab, means: Means) -> Run:
         path,
         means.entailment(),
         limit=means.questions,
+        bare=means.bare() if means.bare else None,
+        training=lab.training,
         reader=(lambda asked, text: reader.answers([(own, text) for own in asked]))
         if reader
         else None,

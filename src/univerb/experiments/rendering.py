@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from univerb.experiments.comparison import Comparison, called, shown
 from univerb.experiments.measured import RunRow, Setup, run_to_dict
-from univerb.experiments.sheets import Cell, Sheet, grid, lines
+from univerb.experiments.sheets import Cell, Sheet, goals, grid, lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,31 +37,33 @@ def markdown(comparison: Comparison, picture: str = "") -> str:
     Returns:
         The page.
     """
-    parts = [f"# {_markdown_text(title(comparison))}", ""]
-    parts += [
-        f"* {_markdown_text(k)}: {_markdown_text(v)}" for k, v in made_with(comparison).items()
-    ]
-    parts += ["", *_markdown_sheet(grid(comparison)), ""]
-    parts += ["## This run beside the paper", "", *_markdown_sheet(lines(comparison)), ""]
+    parts = [f"# {markdown_text(title(comparison))}", ""]
+    parts += [f"* {markdown_text(k)}: {markdown_text(v)}" for k, v in made_with(comparison).items()]
+    parts += ["", *markdown_sheet(grid(comparison)), ""]
+    if reached := goals(comparison):
+        parts += ["## What was reached", "", *markdown_sheet(reached), ""]
+    parts += ["## This run beside the paper", "", *markdown_sheet(lines(comparison)), ""]
     if comparison.reasons:
         parts += ["Why not:", ""]
-        parts += [f"{n}. {_markdown_text(why)}" for n, why in enumerate(comparison.reasons, 1)]
+        parts += [f"{n}. {markdown_text(why)}" for n, why in enumerate(comparison.reasons, 1)]
         parts += [""]
-    parts += ["Notes:", "", *(f"- {_markdown_text(note)}" for note in _notes(comparison))]
-    parts += ["", f"![{_markdown_text(title(comparison))}]({picture})"] if picture else []
+    parts += ["Notes:", "", *(f"- {markdown_text(note)}" for note in _notes(comparison))]
+    parts += ["", f"![{markdown_text(title(comparison))}]({picture})"] if picture else []
     return "\n".join(parts) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
-    """Write a comparison as LaTeX: two tables, to be used with the package booktabs."""
+    """Write a comparison as LaTeX tables, to be used with the package booktabs."""
     name = comparison.table.name
     reasons = " ".join(f"[{n}] {why}." for n, why in enumerate(comparison.reasons, 1))
     about = "; ".join(f"{key}: {value}" for key, value in made_with(comparison).items())
     whole = f"{title(comparison)}. Made with {about}."
+    reached = goals(comparison)
     return "\n".join(
         [
             *_latex_sheet(grid(comparison), f"{whole} {reasons}".strip(), f"tab:{name}"),
             "",
+            *(_latex_sheet(reached, f"{title(comparison)}, goals.", "") if reached else ()),
             *_latex_sheet(lines(comparison), f"{title(comparison)}, figure by figure.", ""),
             "",
         ]
@@ -98,9 +100,11 @@ def to_json(comparison: Comparison) -> str:
 
 
 def terminal(comparison: Comparison) -> list["Table"]:
-    """Return both sheets for a terminal. Names are shown as they are, never read as markup."""
+    """Return the sheets for a terminal. Names are shown as they are, never read as markup."""
+    reached = goals(comparison)
     return [
         _rich_sheet(grid(comparison), title(comparison)),
+        *([_rich_sheet(reached, "What was reached")] if reached else ()),
         _rich_sheet(lines(comparison), "This run beside the paper"),
     ]
 
@@ -125,15 +129,17 @@ def _made_apart(row: RunRow, own: Setup, run: Setup) -> str:
     return f"{row.name} {row.decoding}".strip() + f" was made with {parts or 'the same'}."
 
 
-def _markdown_sheet(sheet: Sheet) -> Iterator[str]:
+def markdown_sheet(sheet: Sheet) -> Iterator[str]:
+    """Write a sheet as lines of Markdown."""
+
     def row(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
-    yield row(_markdown_text(name) for name in sheet.header)
+    yield row(markdown_text(name) for name in sheet.header)
     figures = len(sheet.header) - sheet.names
     yield row(["---"] * sheet.names + ["---:"] * figures)
     for cells in sheet.rows:
-        yield row(_marked(cell, _markdown_text, "**{}**".format) for cell in cells)
+        yield row(_marked(cell, markdown_text, "**{}**".format) for cell in cells)
 
 
 def _marked(cell: Cell, escape: Callable[[str], str], mark: Callable[[str], str]) -> str:
@@ -144,7 +150,8 @@ def _one_line(text: str) -> str:
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """Return a text as Markdown shows it, in one line."""
     return re.sub(r"([\\|*_`<\[\]])", r"\\\1", _one_line(text))
 
 

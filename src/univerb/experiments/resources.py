@@ -51,12 +51,12 @@ def resources_run(lab: Lab, table: PaperTable) -> Run:
         The run.
     """
     bench = lab.bench(WIKITEXT)
-    setup = bench.setup(PASSAGES, documents=CHUNKS)
+    setup = bench.setup(len(bench.passages(GREEDY)[:PASSAGES]), documents=CHUNKS)
     numbers = [row for row in table.rows if not row.section]
     rows = [_gpt2_row(int(row.name), int(row.values["Avg Tokens"]), setup) for row in numbers]
     rows += measured_rows(lab, [int(row.name) for row in numbers], setup)
     rows.append(_shares_row(setup))
-    return Run(setup, tuple(rows), EXTRA, NOTES, lab.facts)
+    return Run(setup, tuple(rows), EXTRA, NOTES, bench.facts)
 
 
 def _gpt2_row(phrases: int, units: int, setup: Setup) -> RunRow:

@@ -1,15 +1,15 @@
-"""The two sheets that every form of a comparison is made from.
+"""The sheets that every form of a comparison is made from.
 
 `grid` has the paper's layout: its rows, those of the run below the row that they stand for, and a
 last line on what compares. `lines` has a line for each figure of the run: this run, paper,
-comparable, why not.
+comparable, why not. `goals` has what systems reached beside what they should.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from univerb.experiments.comparison import Comparison, Line, ratio
-from univerb.experiments.measured import Measured, RunRow
+from univerb.experiments.measured import Goal, Measured, RunRow
 from univerb.experiments.paper import Column, PaperRow, Standing
 
 MISSING = "-"
@@ -99,6 +99,34 @@ def lines(comparison: Comparison) -> Sheet:
         "Comparable? Why not",
     )
     return _without_empty(Sheet(header, rows, 3))
+
+
+def goals(comparison: Comparison) -> Sheet | None:
+    """Return a line for each goal, or None if the run has none."""
+    rows = tuple(
+        (
+            Cell(own.system),
+            Cell(own.measure),
+            Cell(_reached(own)),
+            Cell(f"{'above' if own.better == 'higher' else 'at most'} {_amount(own.goal, own)}"),
+            Cell("yes" if own.is_met else "missed", own.is_met),
+            Cell(_amount(own.paper, own)),
+        )
+        for own in comparison.run.goals
+    )
+    header = ("To the LM without phrases, greedy", "Measure", "This run", "Goal", "Met", "Paper")
+    return Sheet(header, rows, 2) if rows else None
+
+
+def _reached(own: Goal) -> str:
+    value = _amount(own.value, own)
+    if own.low is None or own.high is None:
+        return value
+    return f"{value} (90 %: {own.low:.2f} to {own.high:.2f})"
+
+
+def _amount(value: float, own: Goal) -> str:
+    return _times(value) if own.unit == "x" else f"{value:+.1f} {own.unit}"
 
 
 def _without_empty(sheet: Sheet) -> Sheet:
