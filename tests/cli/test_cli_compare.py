@@ -258,3 +258,17 @@ def test_every_wrong_combination_is_one_line(
 
 def test_an_empty_prompt_is_refused(compare, lease, no_model):
     refused(compare("", "--docs", lease), "the prompt is empty")
+
+
+def test_codes_for_a_terminal_are_not_passed_on(run, tmp_path):
+    line = json.dumps({"prompt": "\x1b]0;title\x07go", "text": "\x1b[31mred \u202eback [red]"})
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file in files:
+        file.write_text(line + "\n")
+    ran = run("compare", "--texts", files[0], "--texts", files[1])
+    assert ran.code == 0, ran.err
+    assert not {"\x1b", "\x07", "\u202e"} & set(ran.out)
+    assert "[red]" in ran.out
+    ran = run("compare", "--texts", files[0], "--texts", files[1], "--html", files[0])
+    assert ran.code == 1
+    assert files[0].read_text() == line + "\n"

@@ -128,3 +128,9 @@ def test_without_the_harness_say_what_to_install(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     ran = ask()
     assert ran.code == 1 and "pip install 'univerb[harness]'" in ran.err
+
+
+def test_a_folder_for_the_results_is_refused_before_the_run(run, tmp_path):
+    ran = run("harness", "no_such_task", "-o", tmp_path)
+    assert ran.code == 1
+    assert "is a folder. Name a file" in " ".join(ran.err.split())

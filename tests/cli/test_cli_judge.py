@@ -302,3 +302,35 @@ def test_an_empty_name_or_address_is_refused(run, texts, tmp_path):
     named = ("--endpoint", "http://127.0.0.1/v1", "--judge-model", "")
     refused(run("judge", *texts, *named, *log), "the judge has no model")
     refused(run("judge", *texts, "--endpoint", "", "--judge-model", "m", *log), "address is ''")
+
+
+def test_what_is_read_is_never_written_over(run, texts, tmp_path):
+    ours, theirs = texts
+    before = ours.read_bytes()
+    ran = run("judge", ours, theirs, "--prompts", ours)
+    assert ran.code == 1
+    assert "which is read" in ran.err
+    other = tmp_path / "precious.json"
+    other.write_text('{"a": 1}')
+    endpoint = ("--endpoint", "http://127.0.0.1:9/v1", "--judge-model", "x")
+    ran = run("judge", ours, theirs, *endpoint, "--log", other)
+    assert ran.code == 1
+    assert "no log of replies" in " ".join(ran.err.split())
+    assert (other.read_text(), ours.read_bytes()) == ('{"a": 1}', before)
+
+
+def test_texts_of_any_length_come_back_from_a_sheet(run, tmp_path):
+    long = [{"prompt": "p", "text": "word " * 40_000}]
+    files = [write_lines(tmp_path / f"{name}.jsonl", long) for name in ("a", "b")]
+    sheet, key = tmp_path / "sheet.csv", tmp_path / "key.json"
+    assert run("judge", *files, "--sheet", sheet, "--key", key).code == 0
+    with sheet.open(encoding="utf-8-sig", newline="") as file:
+        csv.field_size_limit(1 << 20)
+        rows = list(csv.DictReader(file))
+    csv.field_size_limit(131_072)
+    with sheet.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | {"overall": "tie"} for row in rows)
+    ran = run("judge", "--filled", sheet, "--key", key)
+    assert ran.code == 0, ran.err

@@ -1,6 +1,7 @@
 """Recipes on a tiny model and made-up data: every table of the paper is filled as it says."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_a_table_of_language_modelling(lab):
     assert found.rows[1].cells["Latency single"].n == 2
 
 
+def test_texts_that_cannot_be_laid_out(lab):
+    (lab.folder.parent / "texts").write_text("a file")
+    with pytest.raises(OptionError, match="texts cannot be written"):
+        language_run(lab, paper_table("main"), NATURAL)
+
+
 def test_texts_are_laid_out_for_judges(lab):
     language_run(lab, paper_table("main"), NATURAL)
     folder = lab.folder.parent / "texts"
@@ -164,6 +171,12 @@ def test_resources(lab):
     assert own[0].cells["Avg Tokens"].value == 10.0
     assert own[0].cells["Phrases"].value == 0
     assert 0 < own[1].cells["Phrases"].value <= 32
+    # Each model in relation to itself without phrases.
+    ratios = {(one.row, one.column): one.run_ratio for one in found.lines}
+    units = [row.cells["Avg Tokens"].value for row in own]
+    assert ratios[own[0].name, "FLOPS"] is None
+    assert ratios[own[1].name, "Avg Tokens"] == pytest.approx(units[1] / units[0])
+    assert ratios["32, GPT-2 by formula", "Memory"] == pytest.approx(memory["32"] / memory["0"])
     shares = found.rows[-1]
     assert shares.cells["Extra compute"].value == pytest.approx(5.2, abs=0.1)
 
@@ -184,6 +197,14 @@ def test_people_judge_a_sheet(lab, tmp_path):
     assert compare(page.comparison.run, table).lines
     # The sheet is somebody's work by now.
     assert (tmp_path / "human" / "sheet.csv").read_text(encoding="utf-8-sig") == sheet
+    for name in ("anna", "ben"):
+        alike = re.sub(r',"","","","",""', ',"tie","tie","tie","tie","tie"', sheet)
+        (tmp_path / "human" / f"filled-{name}.csv").write_text(alike, encoding="utf-8")
+    [page] = make_pages(lab, "human", means)
+    assert any("kappa (Cohen) undefined" in note for note in page.comparison.run.notes)
+    other = replace(lab, task=Task(max_tokens=9))
+    with pytest.raises(OptionError, match="is of other texts"):
+        list(make_pages(other, "human", means))
 
 
 def _filled(sheet: str, sides: dict[str, int]) -> str:

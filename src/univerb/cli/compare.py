@@ -35,6 +35,7 @@ from univerb.cli.options import (
     Threads,
     TopP,
     phrase_source,
+    refuse_overwriting,
 )
 from univerb.errors import OptionError, PromptError
 from univerb.locations import DEFAULT_MODEL
@@ -123,6 +124,7 @@ def compare(
     # Checked and read before the model is loaded: a wrong input should not cost the wait.
     _check(context, html)
     if texts:
+        refuse_overwriting("--html", html, texts)
         _tell(_finished(texts), html, as_json)
         return
     options: dict[str, Any] = {

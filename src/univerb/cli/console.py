@@ -19,6 +19,7 @@ __all__ = [
     "console",
     "errors",
     "escape",
+    "harmless",
     "note_untrained",
     "piece_text",
     "pieces_text",
@@ -31,21 +32,30 @@ __all__ = [
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
+# A text may hold codes that a terminal would obey, or that turn the direction of writing.
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = dict.fromkeys({*range(32), *range(127, 160), *_DIRECTIONS} - {*map(ord, "\n\t")})
 _PHRASE_STYLES = ("bold #10222b on #8fd3e8", "bold #2b2210 on #f4d35e")
+
+
+def harmless(text: str) -> str:
+    """Return a text without what a terminal would obey instead of showing it."""
+    return text.translate(_CONTROLS)
 
 
 def piece_text(piece: "Piece", number: int) -> Text:
     """Render a piece: a phrase in one of two colours by turns, so that neighbours stay apart."""
+    shown = harmless(piece.text)
     if not piece.is_phrase:
-        return Text(piece.text)
-    space = len(piece.text) - len(piece.text.lstrip())
-    text = Text(piece.text[:space])
-    return text.append(piece.text[space:], style=_PHRASE_STYLES[number % 2])
+        return Text(shown)
+    space = len(shown) - len(shown.lstrip())
+    text = Text(shown[:space])
+    return text.append(shown[space:], style=_PHRASE_STYLES[number % 2])
 
 
 def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
     """Render a whole generation, after its prompt if that is given."""
-    text, number = Text().append(prompt, style="dim"), 0
+    text, number = Text().append(harmless(prompt), style="dim"), 0
     for piece in pieces:
         text.append_text(piece_text(piece, number))
         number += piece.is_phrase

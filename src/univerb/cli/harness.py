@@ -24,6 +24,7 @@ from univerb.cli.options import (
     make_folder,
     write_pages,
 )
+from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_offline
 
 
@@ -71,7 +72,9 @@ def harness(
     offline: Offline = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Write the results here.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "-o", "--out", help="Write the results to this JSON file.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,6 +85,8 @@ def harness(
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     if out:
         make_folder("--out", out.parent)
+        if out.is_dir():
+            raise OptionError(f"--out {str(out)!r} is a folder. Name a file, such as results.json.")
     from univerb.evaluation.harness import find_tasks, results_table, run_tasks
 
     # Before the model is loaded: a wrong name should not cost the wait.

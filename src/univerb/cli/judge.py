@@ -11,7 +11,7 @@ from rich.text import Text
 
 from univerb.cli.console import console, print_json, show_warnings
 from univerb.cli.index import told_progress
-from univerb.cli.options import OUTPUT, AsJson, make_folder, write_pages
+from univerb.cli.options import OUTPUT, AsJson, make_folder, refuse_overwriting, write_pages
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def judge(
         raise OptionError(f"{way} needs the texts of two systems. Give OURS and THEIRS.")
     from univerb.evaluation.judge import read_pairs, read_replies, sample_pairs, system_names
 
+    refuse_overwriting("--prompts", prompts, [ours, theirs])
+    refuse_overwriting("--log", log, [ours, theirs])
     pairs = sample_pairs(read_pairs(ours, theirs), cases or CASES, seed or 0)
     names = system_names([ours, theirs])
     if prompts:
@@ -284,12 +286,8 @@ def _by_people(filled: list[Path], key: Path, ours: Path | None, theirs: Path | 
 
 
 def _agreed(own: "Judged", agreement: "Agreement") -> str:
-    kappa = "undefined" if agreement.kappa is None else f"{agreement.kappa:.2f}"
     majority = " / ".join(f"{rate:.2f}" for rate in own.majority.rates)
-    return (
-        f"{own.criterion}: majority {majority}; agreement {agreement.raw:.2f}, "
-        f"kappa ({agreement.method}) {kappa}; {len(own.disputed)} disputed"
-    )
+    return f"{own.criterion}: majority {majority}; {agreement}; {len(own.disputed)} disputed"
 
 
 def _beside(own: "Judged", table: "PaperTable") -> list[_Line]:

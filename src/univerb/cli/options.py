@@ -1,6 +1,6 @@
 """Options that several verbs share, from text to values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -157,6 +157,15 @@ def write_pages(folder: "Path", pages: dict[str, str]) -> None:
             raise OptionError(
                 f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
             ) from error
+
+
+def refuse_overwriting(option: str, out: "Path | None", inputs: "Iterable[Path]") -> None:
+    """Refuse to write over what is read."""
+    if out is None or not out.exists():
+        return
+    for path in inputs:
+        if path.exists() and out.samefile(path):
+            raise OptionError(f"{option} names {str(path)!r}, which is read. Name another file.")
 
 
 def phrase_source(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from univerb.cli.console import (
     console,
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from univerb.experiments.recipes import Means, Page
     from univerb.modeling.dynamic import DynamicLM
 
+_WIDE = 200
+"""Columns of a terminal that has room for a table in the paper's layout."""
 DATA, SIZE, JUDGES = "Data", "Size", "Scorers"
 
 
@@ -282,7 +283,7 @@ def _write(folder: Path, page: "Page") -> None:
     if picture:
         try:
             plot_comparison(folder / picture, page.comparison)
-        except MissingExtra as error:
+        except (MissingExtra, OSError) as error:
             # The figures are there, and took long: they are worth more than the picture.
             errors.print(f"[yellow]note:[/] no plot: {escape(str(error))}")
             picture = ""
@@ -295,10 +296,10 @@ def _write(folder: Path, page: "Page") -> None:
 
 
 def _show(page: "Page") -> None:
-    from univerb.experiments.rendering import reasons_text, terminal
+    from univerb.experiments.rendering import brief, reasons_text, terminal
 
-    # A narrow terminal may break lines, but must not cut figures.
-    wide = Console(width=max(console.width, 200), highlight=False)
-    for own in terminal(page.comparison):
-        wide.print(own)
+    sheets = terminal if console.width >= _WIDE else brief
+    for own in sheets(page.comparison):
+        # Not wrapped softly: a table has to know how wide it may be.
+        console.print(own, soft_wrap=False)
     console.print(f"[dim]{escape(reasons_text(page.comparison))}[/]")

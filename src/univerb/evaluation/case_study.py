@@ -1,6 +1,6 @@
 """The paper's case study: what systems wrote for one prompt, side by side, phrase by phrase."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -118,20 +118,20 @@ def places(phrase: Phrase, limit: int = 3) -> list[str]:
 
 
 def terminal_view(
-    study: CaseStudy, pieces_text: Callable[[Sequence[Piece]], Text], with_sources: bool = True
+    study: CaseStudy, pieces_text: Callable[..., Text], with_sources: bool = True
 ) -> Group:
     """Show a case in a terminal: a column for each system, phrases coloured.
 
     Args:
         study: The case.
-        pieces_text: Colours pieces, as the command line does everywhere.
+        pieces_text: Colours pieces after a prompt, as the command line does everywhere.
         with_sources: Whether to list the sources of the phrases beneath.
 
     Returns:
         What rich can print.
     """
     panels = [_panel(own, pieces_text(own.pieces), with_sources) for own in study.systems]
-    return Group(Text(study.prompt, style="dim"), _SideBySide(panels))
+    return Group(pieces_text((), study.prompt), _SideBySide(panels))
 
 
 class _SideBySide(NamedTuple):

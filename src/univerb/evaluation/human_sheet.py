@@ -44,6 +44,10 @@ class Key(BaseModel):
     sides: dict[str, Literal[1, 2]] = Field(min_length=1)
     """By item: which of its continuations is ours."""
 
+    def is_of(self, pairs: Sequence[Pair]) -> bool:
+        """Tell whether the sheet was made of these pairs."""
+        return list(self.sides) == [own.item for own in _blinded(pairs, self.seed)]
+
     @classmethod
     def read(cls, path: Path) -> "Key":
         """Read a key file.
@@ -97,6 +101,28 @@ def write_sheet(
     if taken := [path for path in (sheet, key) if path.exists()]:
         # It may be somebody's work.
         raise OptionError(f"{str(taken[0])!r} exists. Name another file, or move it away.")
+    shown = _blinded(pairs, seed)
+    made = Key(ours=ours, theirs=theirs, seed=seed, sides={own.item: own.side for own in shown})
+    rows = ((own.item, *map(_harmless, own.texts)) for own in shown)
+    # With a byte-order mark: spreadsheets take the file for another encoding without it.
+    _create(sheet, _csv(rows), "utf-8-sig")
+    # Last: where there is a key, there is a whole sheet.
+    _create(key, made.model_dump_json(indent=2) + "\n", "utf-8")
+    return made
+
+
+class _Shown(NamedTuple):
+    """A pair as annotators see it."""
+
+    item: str
+    side: Literal[1, 2]
+    """Where ours is."""
+    texts: tuple[str, str, str]
+    """Prompt, first and second continuation."""
+
+
+def _blinded(pairs: Sequence[Pair], seed: int) -> list[_Shown]:
+    """Put each system on each side equally often, give or take one."""
     sides: list[Literal[1, 2]] = [1 if n % 2 else 2 for n in range(len(pairs))]
     random.Random(seed).shuffle(sides)
     shown = [
@@ -105,14 +131,10 @@ def write_sheet(
     ]
     # The name of a row has the sheet in it, so that a key cannot be used on another sheet.
     name = hashlib.sha256(json.dumps([seed, shown]).encode()).hexdigest()[:6]
-    items = [f"s{name}-{number:03}" for number in range(1, len(pairs) + 1)]
-    made = Key(ours=ours, theirs=theirs, seed=seed, sides=dict(zip(items, sides, strict=True)))
-    rows = ((item, *map(_harmless, texts)) for item, texts in zip(items, shown, strict=True))
-    # With a byte-order mark: spreadsheets take the file for another encoding without it.
-    _create(sheet, _csv(rows), "utf-8-sig")
-    # Last: where there is a key, there is a whole sheet.
-    _create(key, made.model_dump_json(indent=2) + "\n", "utf-8")
-    return made
+    return [
+        _Shown(f"s{name}-{number:03}", side, texts)
+        for number, (side, texts) in enumerate(zip(sides, shown, strict=True), 1)
+    ]
 
 
 def _csv(rows: Iterable[Sequence[str]]) -> str:
@@ -218,6 +240,8 @@ def _rows(path: Path, key: Key) -> Iterator[tuple[str, tuple[dict[str, str], int
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     text = _read(path)
+    # A cell may hold a whole document.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     # Some spreadsheets separate by what their language has for a comma.
     for delimiter in ",;\t":
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)

@@ -185,7 +185,7 @@ def preference(
     if missing:
         raise OptionError(
             f"{len(missing)} of {len(asked)} prompts have no reply, the first is {missing[0]!r}. "
-            "Have them judged, and check that texts and template are those of the prompts."
+            "Have them judged, and check that texts, cases and seed are those of the prompts."
         )
     each = [[parse_verdict(replies[one.id]) for one in pair.questions(template)] for pair in pairs]
     clear = [(one, two) for one, two in each if one is not None and two is not None]

@@ -247,6 +247,10 @@ def _seconds(header: str | None) -> float:
         return 0.0
 
 
+_BEGIN = b'{"id": "'
+"""How a line of a log begins."""
+
+
 class ReplyLog:
     """Replies on disk, line by line; `read_replies` reads them too.
 
@@ -261,6 +265,7 @@ class ReplyLog:
         self._lock = threading.Lock()
         # Now: a file that cannot be written should not cost a reply first.
         self._write(b"")
+        self._mend()
         self.replies = self._read()
 
     def append(self, own: str, reply: str) -> None:
@@ -279,7 +284,6 @@ class ReplyLog:
             self.replies[own] = reply
 
     def _read(self) -> dict[str, str]:
-        self._mend()
         for number, line in json_lines(self._path):
             if line.get("judge") != self._judge:
                 raise OptionError(
@@ -292,8 +296,15 @@ class ReplyLog:
         """Cut off a last line that a crash tore."""
         try:
             data = self._path.read_bytes()
-            if not data.endswith(b"\n"):
-                os.truncate(self._path, data.rfind(b"\n") + 1)
+            whole = data.rfind(b"\n") + 1
+            torn = data[whole:]
+            # Only what this log began to write: any other file is somebody's, and stays.
+            if torn and not (torn.startswith(_BEGIN) or _BEGIN.startswith(torn)):
+                raise OptionError(
+                    f"{str(self._path)!r} is no log of replies. Name another file with --log."
+                )
+            if torn:
+                os.truncate(self._path, whole)
         except OSError as error:
             raise self._unusable(error) from error
 

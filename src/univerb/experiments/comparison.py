@@ -169,7 +169,9 @@ def _line(
     beside = table.row(row.stands_for, row.section, row.decoding) if row.stands_for else None
     paper = beside.values.get(like.name) if beside else None
     base = table.baseline_of(row.section, row.decoding)
-    own_base = next((one for one in rows if base and _stands_for(one, base, row.decoding)), row)
+    likes = (one for one in rows if base and _stands_for(one, base, row.decoding))
+    # A run may have rows of two models: each is set in relation to its own.
+    own_base = next((one for one in likes if (one.setup or run.setup).model == setup.model), row)
     base_cell = own_base.cells.get(column.name) if own_base is not row else None
     base_value = base.values.get(like.name) if base and base is not beside else None
     reasons: tuple[str, ...] = (NOT_THERE,)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from univerb.corpus.reading import Corpus
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, OptionError
 from univerb.evaluation.bench_workloads import describe_corpus
 from univerb.evaluation.cache import ResultCache, results_key
 from univerb.evaluation.continuations import GREEDY, Desk, Job, Task, Text
@@ -168,10 +168,15 @@ class Bench:
             for passage, text in zip(self._all, texts, strict=False)
         )
         folder = self._lab.folder.parent / "texts"
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"{self.name}, {job.writer.name}, {job.decoding}".replace(" ", "_")
         content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"texts cannot be written to {str(folder)!r}: {error.strerror}. Name another --out."
+            ) from error
 
     def _timed(self, jobs: Sequence[Job]) -> dict[str, Latency]:
         """Time systems as they are, and those with phrases in single precision besides."""

@@ -167,7 +167,7 @@ def run_from_dict(given: Mapping[str, Any]) -> Run:
             extra=tuple(Column(**column) for column in given["extra"]),
             notes=tuple(given["notes"]),
             facts=dict(given["facts"]),
-            goals=tuple(Goal(**goal) for goal in given["goals"]),
+            goals=tuple(Goal(**goal) for goal in given.get("goals", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise DocumentError(f"This is no run of univerb: {error!r}. Make it again.") from error

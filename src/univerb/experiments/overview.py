@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from univerb.errors import UniverbError
 from univerb.experiments.comparison import Comparison, compare
 from univerb.experiments.measured import read_run
 from univerb.experiments.paper import paper_table
@@ -24,11 +26,11 @@ def read_comparisons(folder: Path) -> dict[str, Comparison]:
     """
     found: dict[str, Comparison] = {}
     for path in sorted(folder.glob("*.json")):
-        text = path.read_text(encoding="utf-8")
-        given = json.loads(text)
         # Other files may lie there, too.
-        if isinstance(given, dict) and "table" in given:
-            found[path.stem] = compare(read_run(text), paper_table(given["table"]["name"]))
+        with suppress(ValueError, KeyError, TypeError, UniverbError):
+            text = path.read_text(encoding="utf-8")
+            table = paper_table(json.loads(text)["table"]["name"])
+            found[path.stem] = compare(read_run(text), table)
     return dict(sorted(found.items(), key=lambda own: own[1].table.number))
 
 

@@ -7,6 +7,7 @@ once the verdicts lie beside it, the next run puts them into the table.
 from collections.abc import Iterable
 from pathlib import Path
 
+from univerb.errors import OptionError
 from univerb.evaluation.continuations import GREEDY, Job
 from univerb.evaluation.human_sheet import Key, human_preference, read_sheet, write_sheet
 from univerb.evaluation.judge import (
@@ -48,6 +49,11 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
         write_sheet(pairs, sheet, key, DEFAULT.name, TRANSFORMER.name, lab.task.seed)
     filled = sorted(folder.glob("filled-*.csv"))
     own = Key.read(key)
+    if not own.is_of(pairs):
+        raise OptionError(
+            f"{sheet.name} in {str(folder)!r} is of other texts than those of this run. Run it as "
+            "it was when the sheet was written, or move that folder away."
+        )
     setup = lab.bench(WIKITEXT).setup(len(own.sides), judge="human" if filled else "")
     if not filled:
         waiting = (
@@ -65,11 +71,7 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
         )
         for one in judged
     )
-    agreed = [
-        f"{one.criterion}: agreement {one.agreement.raw:.2f}, kappa {one.agreement.kappa:.2f}"
-        for one in judged
-        if one.agreement
-    ]
+    agreed = [f"{one.criterion}: {one.agreement}" for one in judged if one.agreement]
     notes = (f"{len(filled)} annotators; rates are over what most of them say.", *agreed)
     return Run(setup, rows, notes=notes, facts=lab.bench(WIKITEXT).facts)
 
@@ -108,7 +110,7 @@ def judge_run(lab: Lab, table: PaperTable, folder: Path, judge: str = "") -> Run
             f"{section}: rates are means over both orders; {100 * found.position_bias:.0f} % of "
             f"the pairs were decided by their place, {found.unclear} had no clear verdict."
         )
-    setup = lab.bench(WIKITEXT).setup(CASES)
+    setup = lab.bench(WIKITEXT).setup(len(_pairs(lab, WIKITEXT)))
     return Run(setup, tuple(rows), notes=tuple(notes), facts=lab.bench(WIKITEXT).facts)
 
 

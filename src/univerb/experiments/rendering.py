@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_WIDE_COLUMNS = ("N", "Paper's row", "Comparable? Why not")
+
+
 def made_with(comparison: Comparison) -> dict[str, str]:
     """Return what the run was made with, as texts; what is not known is left out."""
     setup = comparison.run.setup
@@ -109,6 +112,22 @@ def terminal(comparison: Comparison) -> list["Table"]:
     ]
 
 
+def brief(comparison: Comparison) -> list["Table"]:
+    """Return what fits a narrow terminal: what was reached, and the figures beside the paper's."""
+    whole = lines(comparison)
+    kept = [whole.header.index(name) for name in whole.header if name not in _WIDE_COLUMNS]
+    narrow = Sheet(
+        tuple(whole.header[place] for place in kept),
+        tuple(tuple(cells[place] for place in kept) for cells in whole.rows),
+        whole.names,
+    )
+    reached = goals(comparison)
+    return [
+        *([_rich_sheet(reached, "What was reached")] if reached else ()),
+        _rich_sheet(narrow, title(comparison)),
+    ]
+
+
 def reasons_text(comparison: Comparison) -> str:
     """Return the numbered reasons and the notes that belong below the tables, as plain text."""
     numbered = [f"[{n}] {why}" for n, why in enumerate(comparison.reasons, 1)]
@@ -195,12 +214,14 @@ def _latex_sheet(sheet: Sheet, caption: str, label: str) -> Iterator[str]:
 
 def _rich_sheet(sheet: Sheet, title: str) -> "Table":
     from rich.box import SIMPLE_HEAD
+    from rich.console import JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(title), box=SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(sheet.header):
-        table.add_column(Text(name), justify="left" if place < sheet.names else "right")
+        justify: JustifyMethod = "left" if place < sheet.names else "right"
+        table.add_column(Text(name), justify=justify, overflow="fold")
     for cells in sheet.rows:
         table.add_row(
             *(Text(_one_line(cell.text), "bold" if cell.is_best else "") for cell in cells)

@@ -51,6 +51,10 @@ class Agreement(NamedTuple):
     method: Literal["Cohen", "Fleiss"]
     """Cohen's for two annotators, Fleiss' for more."""
 
+    def __str__(self) -> str:
+        kappa = "undefined" if self.kappa is None else f"{self.kappa:.2f}"
+        return f"agreement {self.raw:.2f}, kappa ({self.method}) {kappa}"
+
 
 def agreement(ratings: Sequence[Sequence[Hashable]]) -> Agreement:
     """Compare annotators.
