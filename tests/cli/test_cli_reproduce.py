@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from conftest import saved_encoder
 from tiny_data import tiny_data
@@ -34,15 +35,18 @@ def own_cache(place, monkeypatch):
     monkeypatch.setenv("UNIVERB_DATA", str(place / "data"))
 
 
-def test_pages_of_a_table(run, model, tmp_path):
+@pytest.mark.parametrize("width", [70, 300])
+def test_pages_of_a_table(run, model, tmp_path, width, monkeypatch):
+    monkeypatch.setattr("univerb.cli.reproduce.console", Console(width=width))
     ran = run("reproduce", "table1", "--backbone", model, *OPTIONS, "-o", tmp_path / "out")
     assert ran.code == 0, ran.err
     one = run("reproduce", "table1", "--test-set", "wikitext-natural", "--model", model, *OPTIONS,
               "-o", tmp_path / "out", "--json")  # fmt: skip
     assert list(one.json) == ["main-wikitext-natural"]
     assert "Table 1 of the paper: WikiText-103, greedy" in ran.out
-    assert "univerb (atomic)" in ran.out
+    assert ("univerb (atomic)" in ran.out) == (width == 300)
     assert "20.47" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= width
     for name in ("main", "main-wikitext-natural"):
         for end in ("md", "json", "tex", "png"):
             assert (tmp_path / "out" / f"{name}.{end}").stat().st_size > 100

@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path):
 
 def test_results_of_another_version_are_not_used(lm, tmp_path, monkeypatch):
     evaluate_phrases(lm, [LEASE], None, SMALL, folder=tmp_path)
-    monkeypatch.setattr("univerb.evaluation.phrases.__version__", "0.0.0")
+    monkeypatch.setattr("univerb.evaluation.cache.__version__", "0.0.0")
     evaluate_phrases(lm, [LEASE], None, SMALL, folder=tmp_path)
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 

@@ -87,8 +87,9 @@ def test_growth_is_part_of_writing(lm, corpus, passages, monkeypatch):
     monkeypatch.setattr(continuations, "RealTime", Sleepy)
     grows = Job(Writer("grows", share=Share(0.5, grows=True)), "greedy")
     [[own]] = pacer(lm, corpus).time(passages[:1], [grows])
-    assert own.decode > slow * (own.steps - 2)
-    assert own.prepare < slow * (own.steps - 2)
+    # The last step chooses nothing any more, and a phrase may be the first unit.
+    assert own.decode > slow * own.steps / 2
+    assert own.prepare < slow * own.steps / 2
 
 
 def test_timings_of_other_threads_are_not_taken(lm, corpus, passages, tmp_path, monkeypatch):

@@ -47,9 +47,10 @@ class Citation:
     """That text; the copy is compared with its source."""
 
     def __post_init__(self, answer: str) -> None:
-        copy = answer[max(self.answer_start, 0) : max(self.answer_end, 0)]
+        is_inside = 0 <= self.answer_start < self.answer_end <= len(answer)
+        copy = answer[self.answer_start : self.answer_end] if is_inside else ""
         span = Span(self.document, self.start, self.end)
-        if self.marker < 1 or self.answer_end > len(answer) or not _has(self.passage, span, copy):
+        if self.marker < 1 or not is_inside or not _has(self.passage, span, copy):
             raise PhraseError(
                 f"{copy!r} is not what passage {self.marker} ({self.document!r}) has at "
                 f"{self.start}-{self.end}. Cite the place that the phrase was taken from."

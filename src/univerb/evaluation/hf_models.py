@@ -51,19 +51,23 @@ def load_judge(
     if isinstance(where, Path):
         refuse_unsafe(where)
         local_only = True
-    options: dict[str, Any] = {"local_files_only": local_only, "trust_remote_code": False}
     advice = f"Give {what} that transformers knows, with safetensors weights and a tokenizer.json."
     try:
-        config = AutoConfig.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(
+            name, local_files_only=local_only, trust_remote_code=False
+        )
         model, report = kind(config).from_pretrained(
             name,
             config=config,
             use_safetensors=True,
             dtype=dtype,
             output_loading_info=True,
-            **options,
+            local_files_only=local_only,
+            trust_remote_code=False,
         )
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, local_files_only=local_only, trust_remote_code=False
+        )
     except OSError as error:
         raise ModelMissing(f"{name!r} could not be loaded: {_reason(error)}. {advice}") from error
     except Exception as error:  # damaged files can make transformers raise anything

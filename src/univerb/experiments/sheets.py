@@ -107,10 +107,10 @@ def goals(comparison: Comparison) -> Sheet | None:
         (
             Cell(own.system),
             Cell(own.measure),
-            Cell(_reached(own)),
-            Cell(f"{'above' if own.better == 'higher' else 'at most'} {_amount(own.goal, own)}"),
+            Cell(reached(own)),
+            Cell(f"{'above' if own.better == 'higher' else 'at most'} {amount(own.goal, own)}"),
             Cell("yes" if own.is_met else "missed", own.is_met),
-            Cell(_amount(own.paper, own)),
+            Cell(amount(own.paper, own)),
         )
         for own in comparison.run.goals
     )
@@ -118,14 +118,16 @@ def goals(comparison: Comparison) -> Sheet | None:
     return Sheet(header, rows, 2) if rows else None
 
 
-def _reached(own: Goal) -> str:
-    value = _amount(own.value, own)
+def reached(own: Goal) -> str:
+    """Return what was reached, with its interval if there is one."""
+    value = amount(own.value, own)
     if own.low is None or own.high is None:
         return value
     return f"{value} (90 %: {own.low:.2f} to {own.high:.2f})"
 
 
-def _amount(value: float, own: Goal) -> str:
+def amount(value: float, own: Goal) -> str:
+    """Return a value in the unit of a goal."""
     return _times(value) if own.unit == "x" else f"{value:+.1f} {own.unit}"
 
 

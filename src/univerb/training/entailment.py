@@ -265,11 +265,11 @@ def make_entailment_task(config: EntailmentConfig, processes: Processes) -> Enta
 
 def _load_base(folder: Path) -> tuple[PreTrainedModel, HFTokenizer]:
     """Load a model with a fresh classifier on top, and its tokenizer."""
-    where = {"local_files_only": True, "trust_remote_code": False}
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
             folder,
-            **where,
+            local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             id2label=dict(enumerate(LABELS)),
             label2id={label: number for number, label in enumerate(LABELS)},
@@ -277,7 +277,9 @@ def _load_base(folder: Path) -> tuple[PreTrainedModel, HFTokenizer]:
             attn_implementation="sdpa",
             output_loading_info=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # damaged files can make transformers raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise ModelError(
