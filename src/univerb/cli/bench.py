@@ -11,14 +11,23 @@ from rich.table import Table
 from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import OUTPUT, AsJson, Model, Offline, Threads, make_folder, write_pages
+from univerb.cli.options import (
+    OUTPUT,
+    AsJson,
+    DataFolder,
+    LawCorpus,
+    Model,
+    Offline,
+    Threads,
+    WikiCorpus,
+    make_folder,
+    write_pages,
+)
 from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.evaluation.bench import Run
-
-DATA = "Data"
 
 
 def bench(
@@ -38,24 +47,9 @@ def bench(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Prompts of each workload.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=2, help="Base tokens to write.")] = 128,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder with wikitext103, law, asqa and wiki; by default UNIVERB_DATA.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    wiki_corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="A Wikipedia corpus (`univerb index`), instead of a small one that is built once.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    law_corpus: Annotated[
-        Path | None,
-        typer.Option(help="The same for law.", rich_help_panel=DATA),
-    ] = None,
+    data: DataFolder = None,
+    wiki_corpus: WikiCorpus = None,
+    law_corpus: LawCorpus = None,
     out: Annotated[
         Path,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,13 +10,11 @@ import typer
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from univerb.phrase import Document
     from univerb.sources.ngrams import PhraseSource
 
 
-PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
+PHRASES, DECODING, MODEL, OUTPUT, DATA = "Phrases", "Decoding", "Model", "Output", "Data"
 
 
 class SourceName(StrEnum):
@@ -112,6 +111,21 @@ Engine = Annotated[
 ]
 Device = Annotated[str, typer.Option(rich_help_panel=MODEL)]
 Dtype = Annotated[str, typer.Option(rich_help_panel=MODEL)]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder with wikitext103, law, asqa and wiki; by default UNIVERB_DATA.",
+        rich_help_panel=DATA,
+    ),
+]
+WikiCorpus = Annotated[
+    Path | None,
+    typer.Option(
+        help="A Wikipedia corpus (`univerb index`), instead of a small one that is built once.",
+        rich_help_panel=DATA,
+    ),
+]
+LawCorpus = Annotated[Path | None, typer.Option(help="The same for law.", rich_help_panel=DATA)]
 Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)]
 Offline = Annotated[bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)]
 AsJson = Annotated[
@@ -138,7 +152,7 @@ def parse_sizes(text: str) -> tuple[int, int]:
         raise OptionError(f"--sizes is {text!r}; give two numbers such as 2-8.") from None
 
 
-def make_folder(option: str, folder: "Path") -> None:
+def make_folder(option: str, folder: Path) -> None:
     """Make a folder that an option names, or say that it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +162,7 @@ def make_folder(option: str, folder: "Path") -> None:
         ) from error
 
 
-def write_pages(folder: "Path", pages: dict[str, str]) -> None:
+def write_pages(folder: Path, pages: dict[str, str]) -> None:
     """Write a report's pages by name, or say that one cannot be written."""
     for page, content in pages.items():
         try:
@@ -159,7 +173,7 @@ def write_pages(folder: "Path", pages: dict[str, str]) -> None:
             ) from error
 
 
-def refuse_overwriting(option: str, out: "Path | None", inputs: "Iterable[Path]") -> None:
+def refuse_overwriting(option: str, out: Path | None, inputs: Iterable[Path]) -> None:
     """Refuse to write over what is read."""
     if out is None or not out.exists():
         return

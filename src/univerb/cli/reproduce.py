@@ -18,14 +18,18 @@ from univerb.cli.console import (
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
 from univerb.cli.options import (
+    DATA,
     MODEL,
     OUTPUT,
     Adapter,
     AsJson,
+    DataFolder,
     Device,
     Dtype,
+    LawCorpus,
     Offline,
     Threads,
+    WikiCorpus,
     make_folder,
     write_pages,
 )
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 
 _WIDE = 200
 """Columns of a terminal that has room for a table in the paper's layout."""
-DATA, SIZE, JUDGES = "Data", "Size", "Scorers"
+SIZE, JUDGES = "Size", "Scorers"
 
 
 def reproduce(
@@ -83,6 +87,10 @@ def reproduce(
         int,
         typer.Option(min=0, help="Passages written with a clock; 0: none.", rich_help_panel=SIZE),
     ] = 20,
+    uncached: Annotated[
+        int,
+        typer.Option(min=0, help="Of these, timed without a KV cache, too.", rich_help_panel=SIZE),
+    ] = 2,
     k: Annotated[
         int | None,
         typer.Option(
@@ -96,23 +104,9 @@ def reproduce(
         int, typer.Option(min=1, help="Base tokens to write.", rich_help_panel=SIZE)
     ] = 128,
     seed: Annotated[int, typer.Option(min=0, rich_help_panel=SIZE)] = 0,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder with wikitext103, law, asqa and wiki; by default UNIVERB_DATA.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    wiki_corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="A Wikipedia corpus (`univerb index`), instead of a small one that is built once.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    law_corpus: Annotated[
-        Path | None, typer.Option(help="The same for law.", rich_help_panel=DATA)
-    ] = None,
+    data: DataFolder = None,
+    wiki_corpus: WikiCorpus = None,
+    law_corpus: LawCorpus = None,
     ablation: Annotated[
         Path | None,
         typer.Option(
@@ -209,7 +203,7 @@ def reproduce(
             data=found,
             open_corpus=lambda name: _corpus(lm, found, *corpora[name], tell),
             folder=out / "cache",
-            sizes=Sizes(greedy=limit, nucleus=limit_nucleus or limit, timed=timed),
+            sizes=Sizes(limit, limit_nucleus or limit, timed, uncached),
             task=Task(max_tokens=max_tokens, seed=seed),
             k=k,
             training=training or ("its adapter" if adapter else "none"),

@@ -37,7 +37,7 @@ Tell = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and of how much."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """How much is measured."""
 
