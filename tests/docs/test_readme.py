@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from univerb.experiments.measured import Goal
+from univerb.experiments.sheets import amount, reached
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
@@ -77,6 +80,7 @@ def result(name):
 def test_every_figure_comes_from_a_committed_result():
     assert table(all_speed_rows()) in README
     assert table(encoder_rows(result("encoder/phrases"))) in README
+    assert table(goal_rows("main-wikitext-natural")) in README
     assert table(corpus_rows(result("corpus"), result("domain"), result("citations"))) in README
 
 
@@ -126,7 +130,7 @@ def encoder_rows(report):
     """The README's figures of the shipped encoder as the result file has them."""
     text, fired = report["true_text"], report["firing"]
     ways = {own["name"]: own for own in report["writing"]}
-    bare, own = ways["bare"], ways["profile"]
+    own = ways["profile"]
     others = [ways[name] for name in ("whole", "verify", "atomic")]
     return [
         (
@@ -146,15 +150,15 @@ def encoder_rows(report):
             "the same: tolerance 1 / `verify` / `atomic`",
             " / ".join(f"{one['steps_per_token']:.2f}" for one in others),
         ),
-        (
-            "Diversity of these texts, with phrases / bare LM",
-            f"{100 * own['diversity']:.1f} / {100 * bare['diversity']:.1f}",
-        ),
-        (
-            "their PPL under the bare LM, to that of its own texts",
-            f"{own['ppl'] / bare['ppl']:.2f}x",
-        ),
     ]
+
+
+def goal_rows(name):
+    """The README's figures of a table of the paper, as its page has them."""
+    path = ROOT / "docs/results" / f"{name}.json"
+    run = json.loads(path.read_text(encoding="utf-8"))["run"]
+    goals = [Goal(**own) for own in run["goals"] if own["system"] == "univerb (default)"]
+    return [(f"{own.measure} (paper: {amount(own.paper, own)})", reached(own)) for own in goals]
 
 
 def all_speed_rows():
