@@ -65,6 +65,20 @@ def test_ragged_steps_and_rewinds_keep_sequences_apart(tiny):
     assert numpy.allclose(outputs[1].logits[-1], reference(tiny, [*kept[0], 12]), atol=1e-4)
 
 
+def test_masked_slots_do_not_pile_up(tiny):
+    session, kept = TorchSession(tiny), [[5, 9, 17], [7, 8, 9]]
+    session.prefill(kept)
+    for turn in range(12):
+        long = turn % 2
+        session.step([[1, 2, 3, 4] if row == long else [turn] for row in range(2)])
+        session.rewind([2 if row == long else 0 for row in range(2)])
+        kept = [[*ids, *([1, 2] if row == long else [turn])] for row, ids in enumerate(kept)]
+        assert session._cache.get_seq_length() <= 1.25 * max(map(len, kept))
+    outputs = session.step([[11], [12]])
+    for output, ids, last in zip(outputs, kept, (11, 12), strict=True):
+        assert numpy.allclose(output.logits[-1], reference(tiny, [*ids, last]), atol=1e-4)
+
+
 def test_naming_a_sequence_twice_forks_it(tiny):
     session = TorchSession(tiny)
     session.prefill([[5, 9, 17]])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from univerb.decoding import continuation
 from univerb.decoding.active import Scored
 from univerb.decoding.choice import choose_escape, followers
 from univerb.decoding.engines.torch_sampling import make_sampler
@@ -67,6 +68,16 @@ def test_what_comes_for_the_second_time_may_stay(circling, lease):
     same = next(at for at, (a, b) in enumerate(zip(plain, left, strict=True)) if a != b)
     period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
     assert 2 * period < same < 3 * period + 5
+
+
+def test_what_came_long_ago_may_come_again(circling, lease, monkeypatch):
+    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
+    plain = flat(generate(circling, PROMPT, **given | {"mode": None}))
+    period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
+    for recent, leaves in ((2 * period + 1, False), (2 * period + 5, True)):
+        monkeypatch.setattr(continuation, "_RECENT", recent)
+        text = generate(circling, PROMPT, circling.vocabulary([lease]), escape=4, **given)
+        assert (flat(text) != plain) == leaves
 
 
 def test_no_phrase_is_glued_to_the_word_before(circling):

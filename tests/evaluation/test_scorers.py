@@ -74,6 +74,19 @@ def test_padding_and_batches_change_nothing(model):
     )
 
 
+def test_long_windows_are_read_one_by_one(monkeypatch):
+    lists = [
+        [1 + (i * at) % 300 for i in range(size)] for at, size in enumerate((9, 60, 70, 30), 1)
+    ]
+    scorer = scorer_of(make_llama())
+    expected = scorer.features(lists)
+    monkeypatch.setattr(scorers, "_TOKENS", 70)
+    passes = []
+    found = scorer.features(lists, progress=lambda done, _: passes.append(done))
+    numpy.testing.assert_allclose(found, expected, atol=1e-5)
+    assert passes == [1, 2, 4]
+
+
 @settings(max_examples=15)
 @given(st.lists(st.lists(st.integers(1, 319), min_size=1, max_size=40), min_size=1, max_size=9))
 def test_tokens_keep_their_order(lists):

@@ -13,10 +13,11 @@ from rich.console import Console
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.experiments.comparison import compare
-from univerb.experiments.measured import Measured, Run, RunRow, Setup
+from univerb.experiments.measured import Goal, Measured, Run, RunRow, Setup
 from univerb.experiments.paper import Column, paper_table
 from univerb.experiments.plots import plot_comparison
 from univerb.experiments.rendering import (
+    brief,
     latex,
     made_with,
     markdown,
@@ -24,7 +25,7 @@ from univerb.experiments.rendering import (
     terminal,
     to_json,
 )
-from univerb.experiments.sheets import grid, lines
+from univerb.experiments.sheets import goals, grid, lines
 
 SETUP = Setup(
     model="smollm2-135m",
@@ -115,6 +116,34 @@ class TestGrid:
         own = RunRow("a", {"Memory": Measured(1.24), "Avg Tokens": Measured(88.4)}, "32")
         [found] = texts(grid(beside("resources", own)), "a")
         assert (found["Memory (Rel) (GB) ↓"], found["Avg Tokens ↓"]) == ("1.2400", "88")
+
+
+class TestBrief:
+    def test_the_papers_ratio_is_the_papers(self, main):
+        [table] = brief(main)
+        columns = [(str(own.header), list(map(str, own.cells))) for own in table.columns]
+        names = [name for name, _ in columns]
+        assert names == ["Model", "Decoding", "Measure", "This run", "x baseline", "Paper",
+                         "x baseline"]  # fmt: skip
+        place = next(
+            at
+            for at, own in enumerate(zip(columns[0][1], columns[2][1], strict=True))
+            if own == ("default", "PPL ↓")
+        )
+        assert [cells[place] for _, cells in columns[3:]] == ["12.00", "1.50x", "8.03", "2.23x"]
+
+
+class TestGoals:
+    def test_where_none_was_set_systems_are_only_compared(self):
+        given = [
+            Goal("ours", "MAUVE matched", 1.2, goal, paper, "higher", low=1.1, high=1.3)
+            for goal, paper in ((1.0, 1.25), (None, None))
+        ]
+        own = row("a", "Ours", PPL=1.0)
+        [met, compared] = texts(goals(beside("main", own, goals=tuple(given))), "ours")
+        assert met["This run"] == compared["This run"] == "1.20x (90 %: 1.10 to 1.30)"
+        assert (met["Goal"], met["Met"], met["Paper"]) == ("above 1.00x", "yes", "1.25x")
+        assert (compared["Goal"], compared["Met"], compared["Paper"]) == ("-", "-", "-")
 
 
 class TestBest:

@@ -128,6 +128,15 @@ def test_goals_are_met_or_missed(lab):
     assert other["units"].is_met == (ratio <= 0.8)
 
 
+def test_goals_are_set_for_natural_text_alone(lab):
+    main, law = paper_table("main"), paper_table("lawmt")
+    runs = language_run(lab, main, NATURAL), language_run(lab, main, WIKITEXT)
+    runs += (language_run(lab, law, "lawmt"),)
+    assert [[own.goal is not None for own in run.goals][:1] for run in runs] == [
+        [True], [False], [False]]  # fmt: skip
+    assert {own.measure for own in runs[0].goals} == {own.measure for own in runs[2].goals}
+
+
 def test_a_goal_with_an_interval_is_met_by_all_of_it():
     higher = Goal("ours", "MAUVE matched", 1.2, 1.0, 1.25, "higher", low=0.9, high=1.5)
     assert not higher.is_met

@@ -11,7 +11,7 @@ from univerb.decoding.loop import generate
 from univerb.modeling import packed
 from univerb.modeling.adapter import attach
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.packed import PackedLinear, can_pack
+from univerb.modeling.packed import HalfLinear, PackedLinear, can_pack, counting
 
 
 @pytest.fixture(params=MAKERS)
@@ -43,6 +43,22 @@ def test_a_row_is_the_same_whatever_rows_are_beside_it():
     together = fast(rows)
     for size in (1, 2, 5):
         assert torch.equal(fast(rows[:, :size]), together[:, :size])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("make", [PackedLinear, HalfLinear])
+def test_padding_is_not_multiplied_and_rows_that_count_stay_the_same(make):
+    layer = torch.nn.Linear(64, 96)
+    fast, rows = make(layer.weight, layer.bias), torch.randn(3, 4, 64)
+    whole = fast(rows)
+    counted = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], dtype=torch.bool)
+    rows[~counted] = torch.nan
+    with counting(counted):
+        found, last = fast(rows), fast(rows[1:2, -1:])
+    assert torch.equal(found[counted], whole[counted]) and not found[~counted].any()
+    # Rows of another shape are not those of the batch.
+    assert torch.equal(last, whole[1:2, -1:])
+    assert torch.equal(fast(rows)[counted], whole[counted]) and fast(rows).isnan().any()
 
 
 def test_the_model_itself_stays_as_it_is(lm):

@@ -30,6 +30,8 @@ from univerb.vocabulary import DynamicVocabulary
 _CANDIDATES = 5
 _TWICE = 2
 """How often a text may go on the same way: names come again, a circle comes a third time."""
+_RECENT = 256
+"""Tokens in which that is counted: in a long text a turn of phrase may come back now and then."""
 
 
 class Continuation:
@@ -221,7 +223,7 @@ class Continuation:
         if not has_space(begun):
             return choice
         written = [token for token in seen[len(self._prompt) :] if token < size]
-        followed = followers(written, self._how.escape)
+        followed = followers(written[-_RECENT:], self._how.escape)
         if followed[begun] < _TWICE:
             return choice
         phrases = self._all_phrases(hidden, logits, longest)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from univerb.evaluation.continuations import GREEDY, Job, Share, Writer
-from univerb.experiments.goals import all_goals
+from univerb.experiments.goals import all_goals, has_goals
 from univerb.experiments.lab import Figures, Lab
 from univerb.experiments.measured import Measured, Run, RunRow
 from univerb.experiments.paper import Column, PaperTable
@@ -102,7 +102,8 @@ def language_run(lab: Lab, table: PaperTable, test_set: str) -> Run:
         for (member, job), own in zip(jobs, figures, strict=True)
     )
     places = [(row.name, row.decoding) for row in rows]
-    goals = all_goals(dict(zip(places, figures, strict=True)), TRANSFORMER.name)
+    by_place = dict(zip(places, figures, strict=True))
+    goals = all_goals(by_place, TRANSFORMER.name, are_set=has_goals(table.name, test_set))
     return Run(setup, rows, EXTRA, NOTES, bench.facts, goals)
 
 

@@ -101,9 +101,10 @@ class Goal:
     system: str
     measure: str
     value: float
-    goal: float
-    paper: float
-    """What the paper reached."""
+    goal: float | None
+    """None on test sets that no goal was set for."""
+    paper: float | None
+    """What the paper reached where the goal was set."""
     better: Better
     unit: str = "x"
     """`x`: a ratio; `points`: a difference."""
@@ -114,6 +115,8 @@ class Goal:
     @property
     def is_met(self) -> bool:
         """Whether it is reached; with an interval, by all of it."""
+        if self.goal is None:
+            return False
         if self.better == "higher":
             return (self.value if self.low is None else self.low) > self.goal
         return (self.value if self.high is None else self.high) <= self.goal

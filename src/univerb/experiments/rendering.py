@@ -115,7 +115,8 @@ def terminal(comparison: Comparison) -> list["Table"]:
 def brief(comparison: Comparison) -> list["Table"]:
     """Return what fits a narrow terminal: what was reached, and the figures beside the paper's."""
     whole = lines(comparison)
-    kept = [whole.header.index(name) for name in whole.header if name not in _WIDE_COLUMNS]
+    # By place: two columns have one name.
+    kept = [place for place, name in enumerate(whole.header) if name not in _WIDE_COLUMNS]
     narrow = Sheet(
         tuple(whole.header[place] for place in kept),
         tuple(tuple(cells[place] for place in kept) for cells in whole.rows),

@@ -108,14 +108,24 @@ def goals(comparison: Comparison) -> Sheet | None:
             Cell(own.system),
             Cell(own.measure),
             Cell(reached(own)),
-            Cell(f"{'above' if own.better == 'higher' else 'at most'} {amount(own.goal, own)}"),
-            Cell("yes" if own.is_met else "missed", own.is_met),
+            Cell(_goal(own)),
+            Cell(_met(own), own.is_met),
             Cell(amount(own.paper, own)),
         )
         for own in comparison.run.goals
     )
     header = ("To the LM without phrases, greedy", "Measure", "This run", "Goal", "Met", "Paper")
     return Sheet(header, rows, 2) if rows else None
+
+
+def _goal(own: Goal) -> str:
+    if own.goal is None:
+        return MISSING
+    return f"{'above' if own.better == 'higher' else 'at most'} {amount(own.goal, own)}"
+
+
+def _met(own: Goal) -> str:
+    return MISSING if own.goal is None else "yes" if own.is_met else "missed"
 
 
 def reached(own: Goal) -> str:
@@ -126,8 +136,10 @@ def reached(own: Goal) -> str:
     return f"{value} (90 %: {own.low:.2f} to {own.high:.2f})"
 
 
-def amount(value: float, own: Goal) -> str:
+def amount(value: float | None, own: Goal) -> str:
     """Return a value in the unit of a goal."""
+    if value is None:
+        return MISSING
     return _times(value) if own.unit == "x" else f"{value:+.1f} {own.unit}"
 
 

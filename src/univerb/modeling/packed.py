@@ -7,10 +7,15 @@ result is the same whatever rows are beside it.
 
 What remains is the time to read the matrices. FBGEMM keeps them in half precision, computes in
 single, and takes half of it; the weights are then right to three digits.
+
+Sequences of a batch that propose phrases of different lengths are padded to the longest. Matrices
+are nearly all the work, and they need not be multiplied with padding (`counting`).
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
 
 import torch
@@ -26,7 +31,45 @@ MOST_BYTES = 4 << 30
 """Larger models are not laid out a second time: it takes as much memory as their weights."""
 
 
-class PackedLinear(nn.Module):
+_counted: ContextVar[Tensor | None] = ContextVar("counted", default=None)
+
+
+@contextmanager
+def counting(rows: Tensor | None) -> Iterator[None]:
+    """Multiply only the rows of a padded batch that count; those of padding become zero.
+
+    Args:
+        rows: Which rows (B, T) count; None if all do.
+
+    Yields:
+        Nothing.
+    """
+    token = _counted.set(rows)
+    try:
+        yield
+    finally:
+        _counted.reset(token)
+
+
+class _Laid(nn.Module):
+    """A linear layer that leaves padding out."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Multiply rows (B, T, in) to (B, T, out)."""
+        counted = _counted.get()
+        if counted is None or rows.shape[:-1] != counted.shape:
+            return self.multiply(rows)
+        own = self.multiply(rows[counted][None])[0]
+        out = own.new_zeros(*counted.shape, own.shape[-1])
+        out[counted] = own
+        return out
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Multiply all rows."""
+        raise NotImplementedError
+
+
+class PackedLinear(_Laid):
     """A linear layer of a frozen model in single precision."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -34,29 +77,29 @@ class PackedLinear(nn.Module):
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         self._bias = bias
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Multiply rows (B, T, in) to (B, T, out)."""
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Multiply all rows."""
         if rows.shape[:2] != (1, 1):
-            return self._multiply(rows)
+            return self._product(rows)
         # For a single row oneDNN takes another way, which is slower than two rows at once.
-        return self._multiply(rows.expand(1, 2, -1))[:, :1]
+        return self._product(rows.expand(1, 2, -1))[:, :1]
 
-    def _multiply(self, rows: Tensor) -> Tensor:
+    def _product(self, rows: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
             rows, self._packed, self._bias, "none", [], ""
         )
         return out
 
 
-class HalfLinear(nn.Module):
+class HalfLinear(_Laid):
     """A linear layer of a frozen model whose weights are kept in half precision."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Multiply rows (B, T, in) to (B, T, out)."""
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Multiply all rows."""
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, self._packed)
         return out
 

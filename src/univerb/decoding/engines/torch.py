@@ -1,8 +1,9 @@
 """The reference engine: the user's own HF model, on any device that torch has.
 
 A batch shares one cache. Sequences that read fewer rows than others, or take rows back, leave
-masked slots behind; slots that are masked for all are cropped. A single sequence never needs a
-mask, so its computation is exactly that of the bare model.
+masked slots behind; slots that are masked for all are cropped, and when too many are masked for
+some, each sequence's own are moved together. A single sequence never needs a mask, so its
+computation is exactly that of the bare model.
 
 Where there are phrases, two things make a difference of some last bits: passes over a few rows use
 weights that were laid out for them (`Packed`), and what the last prompts had in common with this
@@ -25,10 +26,12 @@ from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.engines.torch_sampling import TorchSampler, make_sampler
 from univerb.decoding.options import Decoding, Resolved
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.packed import can_pack, has_adapter
+from univerb.modeling.packed import can_pack, counting, has_adapter
 
 _MOST = 64
 """Rows of a pass for which the packed model is used, at most."""
+_SPARSE = 1.25
+"""Slots of a batch for each row of its longest sequence, at most: attention reads them all."""
 _prefixes: WeakKeyDictionary[DynamicLM, dict[Weights, Prefixes]] = WeakKeyDictionary()
 """What the last prompts of each LM left, by the weights that they were read with."""
 
@@ -102,7 +105,8 @@ class TorchSession:
         self._next = [len(prompt) for prompt in prompts]
         positions = (self._mask.cumsum(axis=1) - 1).clip(min=0)
         vectors = self._lm.embeddings.input(self._sent(ids[:, known:]))
-        outputs = self._forward(vectors, positions[:, known:], only_last=True)
+        fresh = self._mask[:, known:]
+        outputs = self._forward(vectors, positions[:, known:], fresh, only_last=True)
         if len(prompts) == 1 and self._prefixes is not None:
             self._prefixes.keep(self._lm.model, prompts[0], self._cache)
         return [Output(hidden, logits) for hidden, logits in zip(*outputs, strict=True)]
@@ -122,7 +126,7 @@ class TorchSession:
                 positions[index, column] = at
                 self._next[index] = at + 1
         self._mask = numpy.concatenate([self._mask, fresh], axis=1)
-        hidden, logits = self._forward(self._embed(rows, width), positions)
+        hidden, logits = self._forward(self._embed(rows, width), positions, fresh)
         return [Output(hidden[i, : len(r)], logits[i, : len(r)]) for i, r in enumerate(rows)]
 
     def rewind(self, counts: Sequence[int]) -> None:
@@ -136,6 +140,20 @@ class TorchSession:
         if spare := self._mask.shape[1] - (int(used[-1]) + 1 if used.size else 0):
             self._mask = self._mask[:, :-spare]
             forget(self._cache, spare)
+        longest = int(self._mask.sum(axis=1).max())
+        if self._mask.shape[1] > _SPARSE * longest:
+            self._move_together(longest)
+
+    def _move_together(self, longest: int) -> None:
+        """Drop masked slots: where a row stands in the cache does not matter, only its position."""
+        # Stable: masked slots first, then the others in their order.
+        kept = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
+        self._mask = numpy.take_along_axis(self._mask, kept, axis=1)
+        slots = self._sent(kept)[:, None, :, None]
+        for layer in self._cache.layers:
+            keys, values = layer.keys, layer.values
+            layer.keys = keys.gather(2, slots.expand(-1, keys.shape[1], -1, keys.shape[3]))
+            layer.values = values.gather(2, slots.expand(-1, values.shape[1], -1, values.shape[3]))
 
     def select(self, indices: Sequence[int]) -> None:
         """Keep these sequences in this order; naming one twice forks it."""
@@ -159,23 +177,30 @@ class TorchSession:
         return vectors
 
     def _forward(
-        self, vectors: Tensor, positions: numpy.ndarray, *, only_last: bool = False
+        self,
+        vectors: Tensor,
+        positions: numpy.ndarray,
+        fresh: numpy.ndarray,
+        *,
+        only_last: bool = False,
     ) -> tuple[Floats, Floats]:
-        """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones."""
-        rows = vectors.shape[0] * vectors.shape[1]
-        is_few = self._packed is not None and self._packed.least_rows <= rows <= _MOST
+        """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones.
+
+        Those of rows that are not fresh, but padding, mean nothing.
+        """
+        is_few = self._packed and self._packed.least_rows <= int(fresh.sum()) <= _MOST
         packed = self._packed if is_few else None
         body = packed.body if packed else self._lm.model.base_model
-        hidden: Tensor = body(
-            inputs_embeds=vectors,
-            past_key_values=self._cache,
-            attention_mask=None if self._mask.all() else self._sent(self._mask.astype(int)),
-            position_ids=self._sent(positions),
-            use_cache=True,
-        ).last_hidden_state
-        hidden = hidden[:, -1:] if only_last else hidden
         output = packed.output if packed else self._lm.embeddings.output
-        logits = output(hidden)
+        with counting(None if fresh.all() else self._sent(fresh)):
+            hidden: Tensor = body(
+                inputs_embeds=vectors,
+                past_key_values=self._cache,
+                attention_mask=None if self._mask.all() else self._sent(self._mask.astype(int)),
+                position_ids=self._sent(positions),
+                use_cache=True,
+            ).last_hidden_state[:, -1 if only_last else 0 :]
+            logits = output(hidden)
         return hidden.float().cpu().numpy(), logits.float().cpu().numpy()
 
 
