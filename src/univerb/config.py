@@ -23,7 +23,8 @@ class Profile(BaseModel):
     draft: float = Field(default=0.0, ge=-100.0, le=100.0)
     """Added to a phrase's logit where it only guesses how a chosen token goes on."""
     escape: int = Field(default=0, ge=0, le=1 << 20)
-    """A phrase leads out where so many tokens come for the third time; 0: never."""
+    """A phrase leads out where so many tokens come for the third time, or twice as many for the
+    second; 0: never."""
     positions: Positions = "unit"
     """`atomic`: a phrase takes one place, or the places of all its tokens."""
     weights: Weights = "single"

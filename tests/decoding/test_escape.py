@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.decoding import continuation
+from univerb.decoding import choice
 from univerb.decoding.active import Scored
-from univerb.decoding.choice import choose_escape, followers
+from univerb.decoding.choice import choose_escape, followers, ways_back
 from univerb.decoding.engines.torch_sampling import make_sampler
 from univerb.decoding.loop import batch, generate
 from univerb.metrics.repetition import rep_n
@@ -59,23 +59,39 @@ def test_a_phrase_breaks_the_circle(circling, lease, mode):
     assert rep_n(flat(leaves), 4) < rep_n(flat(stays), 4) - 10
 
 
-def test_what_comes_for_the_second_time_may_stay(circling, lease):
+@pytest.mark.parametrize(
+    "escape, turns, begun",
+    [
+        pytest.param(4, 1, 8, id="twice as many tokens for the second time"),
+        pytest.param(12, 2, 12, id="as many for the third"),
+    ],
+)
+def test_when_a_circle_is_left(circling, lease, escape, turns, begun):
     given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
     plain, left = (
         flat(generate(circling, PROMPT, circling.vocabulary([lease]), escape=size, **given))
-        for size in (0, 4)
+        for size in (0, escape)
     )
     same = next(at for at, (a, b) in enumerate(zip(plain, left, strict=True)) if a != b)
     period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
-    assert 2 * period < same < 3 * period + 5
+    earliest = turns * period + begun
+    assert earliest <= same < earliest + 5
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 3), st.integers(1, 3))
+def test_ways_back_are_those_of_long_repeats_and_of_frequent_ones(ids, token, escape):
+    once, longer = followers(ids, escape), followers(ids, 2 * escape)
+    expected = set(once) if once[token] >= 2 else set()
+    expected |= set(longer) if longer[token] >= 1 else set()
+    assert ways_back(ids, token, escape) == expected
 
 
 def test_what_came_long_ago_may_come_again(circling, lease, monkeypatch):
     given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
     plain = flat(generate(circling, PROMPT, **given | {"mode": None}))
     period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
-    for recent, leaves in ((2 * period + 1, False), (2 * period + 5, True)):
-        monkeypatch.setattr(continuation, "_RECENT", recent)
+    for recent, leaves in ((period + 7, False), (period + 8, True)):
+        monkeypatch.setattr(choice, "_RECENT", recent)
         text = generate(circling, PROMPT, circling.vocabulary([lease]), escape=4, **given)
         assert (flat(text) != plain) == leaves
 

@@ -78,7 +78,8 @@ PhraseBias = Annotated[
 Escape = Annotated[
     int | None,
     typer.Option(
-        help="A phrase leads out where so many tokens come a third time; 0: never.",
+        help="A phrase leads out where so many tokens come a third time, or twice as many a "
+        "second; 0: never.",
         rich_help_panel=DECODING,
     ),
 ]

@@ -21,6 +21,12 @@ import numpy
 from univerb.decoding.active import Scored
 from univerb.decoding.engines.base import Floats, Ints, Sampler
 
+_CIRCLES = ((1, 2), (2, 1))
+"""When a text goes in circles: after so many times `escape` tokens it went on the same way so
+often before. Names come again, but a circle comes a third time, and nothing long a second."""
+_RECENT = 256
+"""Tokens in which that is counted: in a long text a turn of phrase may come back now and then."""
+
 
 class Choice(NamedTuple):
     """What was chosen, and the scores it was chosen from."""
@@ -144,6 +150,24 @@ def choose_escape(
     picked = sampler.pick((others.logits / sampler.temperature).astype(numpy.float32))
     no_token = numpy.full(size, -numpy.inf, numpy.float32)
     return Choice(size + int(others.numbers[picked]), no_token, others)
+
+
+def ways_back(written: Sequence[int], token: int, escape: int) -> set[int]:
+    """Return the tokens that lead round a circle, if this token would go on with it.
+
+    Args:
+        written: Base tokens so far.
+        token: What would come next.
+        escape: The profile's.
+
+    Returns:
+        What followed the text's last tokens before; nothing if there is no circle.
+    """
+    recent, back = written[-_RECENT:], set[int]()
+    for times, often in _CIRCLES:
+        followed = followers(recent, times * escape)
+        back |= followed.keys() if followed[token] >= often else set()
+    return back
 
 
 def followers(ids: Sequence[int], size: int) -> Counter[int]:

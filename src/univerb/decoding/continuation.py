@@ -14,8 +14,8 @@ from univerb.decoding.choice import (
     choose_atomic,
     choose_escape,
     choose_unfold,
-    followers,
     guess,
+    ways_back,
 )
 from univerb.decoding.drafts import Draft, Guesses
 from univerb.decoding.engines.base import Engine, Floats, Output, PhraseRow, Row
@@ -28,10 +28,6 @@ from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
-_TWICE = 2
-"""How often a text may go on the same way: names come again, a circle comes a third time."""
-_RECENT = 256
-"""Tokens in which that is counted: in a long text a turn of phrase may come back now and then."""
 
 
 class Continuation:
@@ -223,14 +219,12 @@ class Continuation:
         if not has_space(begun):
             return choice
         written = [token for token in seen[len(self._prompt) :] if token < size]
-        followed = followers(written[-_RECENT:], self._how.escape)
-        if followed[begun] < _TWICE:
-            return choice
-        phrases = self._all_phrases(hidden, logits, longest)
+        back = ways_back(written, begun, self._how.escape)
+        phrases = self._all_phrases(hidden, logits, longest) if back else None
         if phrases is None:
             return choice
         known = numpy.unique(phrases.first).tolist()
-        ways = {token for token in known if has_space(token)} - followed.keys()
+        ways = {token for token in known if has_space(token)} - back
         return choose_escape(size, phrases, ways, self._sampler) or choice
 
     def _is_gone(self, unit: int) -> bool:

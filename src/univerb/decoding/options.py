@@ -72,8 +72,9 @@ class Decoding:
     are tried again, too; a low number such as -1000 guesses nothing."""
     escape: int | None = None
     """Where the last so many tokens would be followed by the same word for the third time in 256
-    tokens, a phrase that goes on otherwise is proposed instead; 0: never. Its first token is
-    written whatever the LM thinks of it; `verify` never does this."""
+    tokens, or twice as many for the second time, a phrase that goes on otherwise is proposed
+    instead; 0: never. Its first token is written whatever the LM thinks of it; `verify` never
+    does this."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
