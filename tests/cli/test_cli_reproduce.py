@@ -107,6 +107,17 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_tables(model, tmp_path)
         assert (part / name).read_text() == (whole / name).read_text()
 
 
+def test_a_scorer_in_another_precision(run, model, tmp_path):
+    given = ("real-time", "--model", model, *OPTIONS, "--test-set", "wikitext", "--json")
+    pages = [
+        run("reproduce", *given, *more, "-o", tmp_path / "out").json["real-time"]["run"]
+        for more in ((), ("--scorer-dtype", "bfloat16"))
+    ]
+    single, half = (page["rows"][0]["cells"] for page in pages)
+    assert [page["setup"]["scorer"] for page in pages] == ["tiny", "tiny (bfloat16)"]
+    assert single["PPL"] != half["PPL"] and single["Diversity"] == half["Diversity"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -116,6 +127,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_tables(model, tmp_path)
         (("negatives", "--ablation", "nowhere.yaml"), "nowhere.yaml"),
         (("main", "--wiki-corpus", "nowhere.uv"), "nowhere.uv"),
         (("main", "--scorer", "no/such-model", "--offline"), "no/such-model"),
+        (("main", "--scorer-dtype", "float8"), "--scorer-dtype is 'float8'. Allowed: float32"),
         (("asqa",), "asqa_200_with_docs"),
         (("main", "--test-set", "wikitxt"), "Did you mean 'wikitext'"),
         (("main", "--test-set", "lawmt"), "has no test set 'lawmt'"),

@@ -91,7 +91,7 @@ def test_what_came_long_ago_may_come_again(circling, lease, monkeypatch):
     plain = flat(generate(circling, PROMPT, **given | {"mode": None}))
     period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
     for recent, leaves in ((period + 7, False), (period + 8, True)):
-        monkeypatch.setattr(choice, "_RECENT", recent)
+        monkeypatch.setattr(choice, "RECENT", recent)
         text = generate(circling, PROMPT, circling.vocabulary([lease]), escape=4, **given)
         assert (flat(text) != plain) == leaves
 

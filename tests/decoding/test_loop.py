@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, MptConfig, MptForCausalLM
 
 from conftest import stir
 from univerb.decoding.growth import ExpireIdle, RealTime
@@ -401,14 +401,27 @@ def test_in_unfold_the_filters_act_on_tokens_only(lm, vocabulary):
             ids += piece.ids
 
 
-def test_a_backbone_with_sliding_windows_gets_its_prompts_one_by_one(hf_tokenizer, lease):
-    torch.manual_seed(0)
+def make_mistral():
     config = MistralConfig(
         vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, sliding_window=8, initializer_range=0.3,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
-    lm = stir(DynamicLM.wrap(MistralForCausalLM(config).eval(), hf_tokenizer))
+    return MistralForCausalLM(config)
+
+
+def make_mpt():
+    config = MptConfig(
+        vocab_size=320, d_model=32, n_heads=4, n_layers=2, max_seq_len=256, initializer_range=0.3,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return MptForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [make_mistral, make_mpt])
+def test_a_backbone_that_counts_slots_gets_its_prompts_one_by_one(make, hf_tokenizer, lease):
+    torch.manual_seed(0)
+    lm = stir(DynamicLM.wrap(make().eval(), hf_tokenizer))
     vocabulary = lm.vocabulary([lease])
     prompts = [PROMPT, "rent", "The landlord shall give"]
     options = {"mode": "unfold", "tolerance": 0.9, "phrase_bias": 5.0, "max_tokens": 30}
@@ -416,7 +429,7 @@ def test_a_backbone_with_sliding_windows_gets_its_prompts_one_by_one(hf_tokenize
     assert [g.text for g in together] == [
         generate(lm, prompt, vocabulary, **options).text for prompt in prompts
     ]
-    with pytest.raises(ModelError, match="sliding"):
+    with pytest.raises(ModelError, match="counts the slots"):
         decode_steps(lm, prompts, vocabulary)
 
 

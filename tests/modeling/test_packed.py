@@ -1,5 +1,6 @@
 """The model laid out for a few rows: the same function, the same weights, only where it may be."""
 
+import numpy
 import pytest
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -59,6 +60,23 @@ def test_padding_is_not_multiplied_and_rows_that_count_stay_the_same(make):
     # Rows of another shape are not those of the batch.
     assert torch.equal(last, whole[1:2, -1:])
     assert torch.equal(fast(rows)[counted], whole[counted]) and fast(rows).isnan().any()
+
+
+@torch.inference_mode()
+def test_a_batch_multiplies_no_padding(lm, monkeypatch):
+    seen, multiply = [], PackedLinear.multiply
+    monkeypatch.setattr(
+        PackedLinear, "multiply",
+        lambda self, rows: (seen.append(rows.shape[:2].numel()), multiply(self, rows))[1],
+    )  # fmt: skip
+    session = TorchSession(lm, has_phrases=True)
+    session.prefill([[5, 9, 17], [7, 8]])
+    seen.clear()
+    outputs = session.step([[1, 2, 3, 4], [6]])
+    assert set(seen) == {5}
+    for output, ids in zip(outputs, ([5, 9, 17, 1, 2, 3, 4], [7, 8, 6]), strict=True):
+        expected = lm.model(torch.tensor([ids])).logits[0, -1].numpy()
+        assert numpy.allclose(output.logits[-1], expected, atol=1e-4)
 
 
 def test_the_model_itself_stays_as_it_is(lm):

@@ -179,6 +179,7 @@ def reproduce(
     from univerb.evaluation.bench_workloads import find_data
     from univerb.evaluation.continuations import Task
     from univerb.evaluation.entailment import DEFAULT_SCORER, load_entailment
+    from univerb.evaluation.hf_models import dtype_named
     from univerb.evaluation.reader import load_reader
     from univerb.experiments.lab import Lab, Sizes
     from univerb.experiments.overview import PAGE, overview, read_comparisons
@@ -201,6 +202,8 @@ def reproduce(
         runs=out / "runs",
     )
     check_means(names, means)
+    if scorer_dtype is not None:
+        dtype_named(scorer_dtype, "--scorer-dtype")
     lm = load(adapter=adapter)
     note_untrained(lm)
     corpora = {"wiki": ("wikitext", wiki_corpus), "law": ("law", law_corpus)}
@@ -252,7 +255,8 @@ def _scorer(
 
     if name is None and dtype is None and lm.adapter is None:
         return TextScorer.of(lm)
-    return load_scorer(name or lm.model.name_or_path, dtype=dtype or "float32", **loading)
+    dtype = dtype or str(lm.model.dtype).removeprefix("torch.")
+    return load_scorer(name or lm.model.name_or_path, dtype=dtype, **loading)
 
 
 def _facts(lm: "DynamicLM") -> dict[str, str]:

@@ -21,10 +21,10 @@ import numpy
 from univerb.decoding.active import Scored
 from univerb.decoding.engines.base import Floats, Ints, Sampler
 
-_CIRCLES = ((1, 2), (2, 1))
+CIRCLES = ((1, 2), (2, 1))
 """When a text goes in circles: after so many times `escape` tokens it went on the same way so
 often before. Names come again, but a circle comes a third time, and nothing long a second."""
-_RECENT = 256
+RECENT = 256
 """Tokens in which that is counted: in a long text a turn of phrase may come back now and then."""
 
 
@@ -163,8 +163,8 @@ def ways_back(written: Sequence[int], token: int, escape: int) -> set[int]:
     Returns:
         What followed the text's last tokens before; nothing if there is no circle.
     """
-    recent, back = written[-_RECENT:], set[int]()
-    for times, often in _CIRCLES:
+    recent, back = written[-RECENT:], set[int]()
+    for times, often in CIRCLES:
         followed = followers(recent, times * escape)
         back |= followed.keys() if followed[token] >= often else set()
     return back

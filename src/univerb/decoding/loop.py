@@ -33,7 +33,7 @@ class Decoder:
         own = vocabulary_each(vocabularies, len(prompts))
         if lm.has_window and len(prompts) > 1:
             raise ModelError(
-                f"{lm.name!r} has sliding windows, which a shared cache would "
+                f"{lm.name!r} counts the slots of its cache, which a shared one would "
                 "miscount. Use batch(), which takes its prompts one by one."
             )
         self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]

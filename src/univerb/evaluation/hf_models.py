@@ -16,10 +16,10 @@ from univerb.locations import is_offline
 from univerb.modeling.backbones import DTYPES, refuse_unsafe
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """Return the number type of a name, or raise OptionError."""
+def dtype_named(name: str, option: str = "dtype") -> torch.dtype:
+    """Return the number type that was named for an option, or raise OptionError."""
     if name not in DTYPES:
-        raise OptionError(f"dtype is {name!r}. Allowed: {', '.join(DTYPES)}.")
+        raise OptionError(f"{option} is {name!r}. Allowed: {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 

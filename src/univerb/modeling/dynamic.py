@@ -39,6 +39,8 @@ from univerb.vocabulary import DynamicVocabulary
 UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 """An untrained output head scores a phrase as its first token minus 3; the bias lets it be
 proposed, and the tolerance leaves the rest to the LM."""
+_COUNTS_SLOTS = ("mpt",)
+"""Backbones whose biases depend on how many slots of the KV cache lie between two rows."""
 
 
 class Rows(NamedTuple):
@@ -201,8 +203,10 @@ class DynamicLM(PhraseModel):
 
     @property
     def has_window(self) -> bool:
-        """Whether some layers see only the last so many slots of the KV cache."""
+        """Whether some layers see only the last so many slots of the KV cache, or count them."""
         config = self.model.config.get_text_config()
+        if config.model_type in _COUNTS_SLOTS:
+            return True
         uses_it = getattr(config, "use_sliding_window", True)
         return bool(getattr(config, "sliding_window", None) and uses_it)
 

@@ -80,7 +80,7 @@ class PhraseModel(ABC):
     @property
     @abstractmethod
     def has_window(self) -> bool:
-        """Whether some layers see only the last so many slots of the KV cache."""
+        """Whether some layers see only the last so many slots of the KV cache, or count them."""
 
     @property
     @abstractmethod

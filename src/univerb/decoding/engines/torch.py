@@ -7,7 +7,8 @@ computation is exactly that of the bare model.
 
 Where there are phrases, two things make a difference of some last bits: passes over a few rows use
 weights that were laid out for them (`Packed`), and what the last prompts had in common with this
-one is not read again (`Prefixes`). Without phrases every bit is the bare model's.
+one is not read again (`Prefixes`). Without phrases every bit is the bare model's; in a batch, that
+of the bare model in a batch.
 """
 
 from collections.abc import Sequence
@@ -145,12 +146,14 @@ class TorchSession:
             self._move_together(longest)
 
     def _move_together(self, longest: int) -> None:
-        """Drop masked slots: where a row stands in the cache does not matter, only its position."""
+        """Drop slots that are masked: not its slot but its position is what a row knows."""
         # Stable: masked slots first, then the others in their order.
         kept = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
         self._mask = numpy.take_along_axis(self._mask, kept, axis=1)
         slots = self._sent(kept)[:, None, :, None]
         for layer in self._cache.layers:
+            if not layer.is_initialized:
+                continue
             keys, values = layer.keys, layer.values
             layer.keys = keys.gather(2, slots.expand(-1, keys.shape[1], -1, keys.shape[3]))
             layer.values = values.gather(2, slots.expand(-1, values.shape[1], -1, values.shape[3]))
