@@ -337,6 +337,18 @@ class TestPlots:
         plot_comparison(tmp_path / "a.png", beside("main", own, extra=(share,)))
         assert (tmp_path / "a.png").stat().st_size
 
+    def test_measures_whose_baseline_is_zero_are_drawn_as_they_are(self, tmp_path, monkeypatch):
+        figure = pytest.importorskip("matplotlib.figure")
+        drawn = {}
+        monkeypatch.setattr(figure.Figure, "savefig", lambda self, *_, **__: drawn.update(
+            {axis.get_title(): axis.get_xlabel() for axis in self.axes}))  # fmt: skip
+        cells = {"Citation_rec": Measured(26.0), "Rouge-L": Measured(14.0)}
+        zero = {"Citation_rec": Measured(0.0), "Rouge-L": Measured(9.0), "share": Measured(0.0)}
+        given = RunRow("bare", zero, "TinyLlama"), RunRow("a", cells, "w/ n-grams", "Ours")
+        share = Column("share", better="higher")
+        plot_comparison(tmp_path / "a.png", beside("asqa", *given, extra=(share,)))
+        assert drawn == {"Citation_rec ↑": "", "Rouge-L ↑": "x TinyLlama"}
+
     def test_nothing_to_draw(self, tmp_path):
         pytest.importorskip("matplotlib")
         with pytest.raises(OptionError, match="no figure"):

@@ -17,7 +17,7 @@ def plot_comparison(path: Path, comparison: Comparison) -> None:
     """Draw the figures of a run and the paper's.
 
     Where there is a baseline, panels show ratios to it, each side to its own: those compare even
-    where values do not. Over numbers of phrases, panels show values as curves.
+    where values do not. Where it is zero, they show values; over numbers of phrases, as curves.
 
     Args:
         path: A PNG file to write.
@@ -65,6 +65,9 @@ def _panels(comparison: Comparison) -> list[tuple[Column, list[Line]]]:
     for column in comparison.columns:
         own = [line for line in comparison.lines if line.column == column.name]
         shown = [line for line in own if is_bare or line.run_ratio is not None]
+        if not shown and column in comparison.table.columns:
+            # Nothing has a ratio to a baseline of zero: the paper's measures are shown as they are.
+            shown = own
         if shown:
             found.append((column, shown))
     return found
