@@ -28,15 +28,15 @@ from rich.progress import track
 import univerb
 from report import DATA, machine, need_data, read_report, write_report
 from univerb.corpus import open_corpus
-from univerb.corpus.building import Builder
+from univerb.corpus.build import Builder
+from univerb.corpus.manifest import Settings
+from univerb.documents.read import read_documents
 from univerb.parallel import local_workers
 from univerb.phrase import Document
-from univerb.sources.files import read_documents
-from univerb.sources.fmm import FMMTable, words_of
-from univerb.sources.hashing import KeyIndex
-from univerb.sources.mining import count_ngrams
-from univerb.sources.tokens import END, START, Run, tokens
-from univerb.store.manifest import Settings
+from univerb.phrases.fmm import FMMTable, words_of
+from univerb.phrases.hashing import KeyIndex
+from univerb.phrases.mining import count_ngrams
+from univerb.phrases.tokens import END, START, Run, tokens
 from univerb.tokenizer import Tokenizer
 
 WIKITEXT_103 = 540_000_000

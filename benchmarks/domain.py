@@ -25,12 +25,12 @@ from univerb.applications.adapt_plot import plot_adaptation
 from univerb.applications.calibrate import calibrate
 from univerb.applications.coverage import passages_of
 from univerb.corpus import Corpus, open_corpus
-from univerb.corpus.building import Builder
+from univerb.corpus.build import Builder
+from univerb.corpus.manifest import Settings
+from univerb.documents.read import read_documents
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
-from univerb.sources.files import read_documents
-from univerb.store.manifest import Settings
 
 SPACED = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), (" n't", "n't"), (" 's", "'s"))
 

@@ -17,22 +17,22 @@ from transformers.utils import logging
 
 from report import DATA, machine, need_data, write_report
 from univerb.cli.train import Panel
-from univerb.evaluation.entailment import (
-    CrossEncoderEntailment,
-    built_folder,
-    load_entailment,
-    scorer_of,
-)
-from univerb.evaluation.entailment_accuracy import DOCUMENTS, measure
-from univerb.modeling.cross_encoder import (
+from univerb.lab.judging.cross_encoder import (
     WEIGHTS,
     CrossEncoder,
     read_cross_encoder,
     write_cross_encoder_card,
 )
+from univerb.lab.judging.entailment import (
+    CrossEncoderEntailment,
+    built_folder,
+    load_entailment,
+    scorer_of,
+)
+from univerb.lab.judging.entailment_accuracy import DOCUMENTS, measure
 from univerb.training.entailment import FULL, train_entailment
 from univerb.training.entailment_config import EntailmentConfig, read_entailment_config
-from univerb.training.journal import read_log
+from univerb.training.metrics_logger import read_log
 
 CONFIG = Path(__file__).parents[1] / "configs" / "default" / "entailment.yaml"
 

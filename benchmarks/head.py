@@ -24,14 +24,14 @@ import univerb
 from report import DATA, machine, need_data, read_report, write_report
 from timing import UNHEARD, hf_generate, interleaved, ratios
 from univerb.corpus import open_corpus
-from univerb.corpus.reading import Corpus
-from univerb.decoding.active import ActivePhrases, Scored
-from univerb.decoding.engines.factory import engine_of
-from univerb.decoding.engines.numpy_rows import NumpyRows
-from univerb.decoding.engines.torch_rows import TorchRows
+from univerb.corpus.read import Corpus
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.options import Decoding
-from univerb.evaluation.bench_workloads import wikitext_articles
+from univerb.decoding.phrase_head import ActivePhrases, Scored
+from univerb.engines.factory import engine_of
+from univerb.engines.llamacpp.phrase_rows import NumpyRows
+from univerb.engines.torch.phrase_rows import TorchRows
+from univerb.lab.speed.workloads import wikitext_articles
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase

@@ -25,9 +25,9 @@ from transformers.utils import logging
 
 from report import DATA, machine, need_data, read_report, write_report
 from univerb.decoding.loop import generate
+from univerb.documents.read import read_documents
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.sources.files import read_documents
 from univerb.training.config import TrainingConfig, read_config
 from univerb.training.processes import Processes
 from univerb.training.regimes import make_task

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from univerb.evaluation.judge_endpoint import Endpoint
+from univerb.lab.judging.judge_endpoint import Endpoint
 
 KEY = "sk-very-secret"
 LOOPBACK = pytest.mark.allow_hosts(["127.0.0.1", "::1"])

@@ -10,7 +10,7 @@ from gguf import GGUFWriter
 from transformers import PreTrainedModel
 
 from conftest import make_llama, make_tokenizer, saved_encoder
-from univerb.modeling.llamacpp import LlamaCppLM
+from univerb.engines.llamacpp.lm import LlamaCppLM
 
 NAMES = {
     "input_layernorm": "attn_norm",

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from univerb.applications.answer import answer
     from univerb.decoding.loop import batch, generate, stream
     from univerb.decoding.results import Generation
+    from univerb.documents.read import read_documents
     from univerb.loading import load
     from univerb.modeling.dynamic import DynamicLM
     from univerb.phrase import Document, Phrase
-    from univerb.sources.files import read_documents
     from univerb.vocabulary import DynamicVocabulary
 
 _HOMES = {
@@ -34,7 +34,7 @@ _HOMES = {
     "batch": "univerb.decoding.loop",
     "generate": "univerb.decoding.loop",
     "load": "univerb.loading",
-    "read_documents": "univerb.sources.files",
+    "read_documents": "univerb.documents.read",
     "stream": "univerb.decoding.loop",
 }
 

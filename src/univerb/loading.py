@@ -6,8 +6,8 @@ from univerb.errors import OptionError, did_you_mean
 from univerb.locations import DEFAULT_MODEL, locate
 
 if TYPE_CHECKING:
+    from univerb.engines.llamacpp.lm import LlamaCppLM
     from univerb.modeling.dynamic import DynamicLM
-    from univerb.modeling.llamacpp import LlamaCppLM
 
 ENGINES = ("torch", "llamacpp")
 
@@ -69,7 +69,7 @@ def load(
                 "backbone, device and dtype are for the torch engine; llama.cpp computes with "
                 "the GGUF file as it is, on the CPU. Leave them out."
             )
-        from univerb.modeling.llamacpp import LlamaCppLM
+        from univerb.engines.llamacpp.lm import LlamaCppLM
 
         return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
     if threads is not None:

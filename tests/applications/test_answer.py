@@ -14,8 +14,8 @@ from univerb.decoding.loop import generate
 from univerb.errors import DocumentError, OptionError, PromptError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.ngrams import ngrams
 from univerb.retrieval.base import Chunk, Hit
-from univerb.sources.ngrams import ngrams
 
 DOCUMENTS = [
     Document("\n" + TEXT, "lease"),

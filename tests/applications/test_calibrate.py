@@ -28,12 +28,12 @@ from univerb.applications.calibrate import (
 )
 from univerb.applications.coverage import passages_of
 from univerb.corpus import Corpus, open_corpus
-from univerb.corpus.building import build_corpus
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.decoding.loop import generate
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.store.manifest import Settings
 
 BIASES = (-8.0, -1.0, 0.0, 2.5, 9.0)
 LEASE = Document(TEXT, "lease.txt")

@@ -20,8 +20,8 @@ from univerb.applications.citations import (
 from univerb.decoding.results import Generation, Piece, Stats
 from univerb.errors import OptionError, PhraseError
 from univerb.phrase import Phrase, Span
+from univerb.phrases.ngrams import ngrams
 from univerb.retrieval.base import Chunk
-from univerb.sources.ngrams import ngrams
 from univerb.tokenizer import Tokenizer
 
 LEASE = Chunk("lease", 100, "The tenant shall pay the rent. The landlord keeps the premises dry.")
@@ -112,7 +112,7 @@ def test_a_range_that_does_not_exist_is_refused(marker, start, end, first, last)
 
 
 @given(st.text(min_size=1, max_size=80).filter(str.strip), st.integers(0, 50), st.booleans())
-@pytest.mark.filterwarnings("ignore::univerb.sources.ngrams.UnspacedTextWarning")
+@pytest.mark.filterwarnings("ignore::univerb.phrases.ngrams.UnspacedTextWarning")
 def test_phrases_point_into_the_document(hf_tokenizer, text, start, encode_marker):
     tokenizer = Tokenizer(hf_tokenizer.backend_tokenizer)
     passages = [LAW, Chunk("d", start, text)]

@@ -15,13 +15,13 @@ from univerb.applications.coverage import (
     table_coverage,
 )
 from univerb.corpus import Corpus
-from univerb.corpus.building import build_corpus
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.errors import OptionError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.sources.ngrams import ngrams
-from univerb.sources.tokens import tokens
-from univerb.store.manifest import Settings
+from univerb.phrases.ngrams import ngrams
+from univerb.phrases.tokens import tokens
 from univerb.tokenizer import Tokenizer
 
 # Each of these is one token, with the space before it.

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from conftest import TEXT, make_llama, saved_encoder
 from univerb.cli import answer as cli_answer
-from univerb.corpus.building import build_corpus
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.store.manifest import Settings
 
 QUESTION = "When shall the tenant pay the rent?"
 ONLY_PHRASES = ["--mode", "atomic", "--phrase-bias", "900", "--max-tokens", "20"]

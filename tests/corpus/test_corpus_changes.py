@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
-from univerb.corpus import Corpus, encoding, open_corpus, shards
-from univerb.corpus.building import Builder, build_corpus
+from univerb.corpus import Corpus, open_corpus, shards
+from univerb.corpus import encode as encoding
+from univerb.corpus.build import Builder, build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.errors import DocumentError, StoreError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
-from univerb.sources.ngrams import ngrams
-from univerb.store.manifest import Settings
+from univerb.phrases.ngrams import ngrams
 
 SENTENCES = [
     "The tenant shall pay the rent on the first day.",

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved
-from univerb.corpus import encoding, open_corpus, shards
-from univerb.corpus.building import Builder, build_corpus
+from univerb.corpus import encode as encoding
+from univerb.corpus import manifest, objects, open_corpus, shards
+from univerb.corpus.build import Builder, build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.errors import StoreError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
-from univerb.store import manifest, objects
-from univerb.store.manifest import Settings
 
 HOW = Settings(max_words=16, sizes=(2, 4))
 
@@ -27,11 +27,13 @@ HOW = Settings(max_words=16, sizes=(2, 4))
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from univerb.corpus import building, encoding, shards
+from univerb.corpus import build as building
+from univerb.corpus import encode as encoding
+from univerb.corpus import shards
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import make_workers
-from univerb.store import objects
-from univerb.store.manifest import Settings
+from univerb.corpus import objects
+from univerb.corpus.manifest import Settings
 from test_corpus_crash import HOW, documents
 
 def counted(module, name):

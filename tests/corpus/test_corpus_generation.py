@@ -8,12 +8,12 @@ import torch
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
-from univerb.corpus.building import build_corpus
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import Settings
 from univerb.decoding.loop import generate
 from univerb.errors import StoreError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.store.manifest import Settings
 
 DOCUMENTS = [Document(f"{TEXT} {TEXT}", "lease"), Document("The rent is due. The rent.", "law")]
 PROMPT = "The tenant shall"

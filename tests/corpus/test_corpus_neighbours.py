@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from conftest import TEXT, make_llama, make_tokenizer, saved, stir
 from univerb.corpus import open_corpus
-from univerb.corpus.building import Builder
+from univerb.corpus.build import Builder
+from univerb.corpus.manifest import OBJECTS, Settings
+from univerb.corpus.objects import ObjectEntry, write_object
 from univerb.errors import StoreError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.store.manifest import OBJECTS, Settings
-from univerb.store.objects import ObjectEntry, write_object
 
 PLAIN = Settings(vectors=False)
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import stir
-from univerb.decoding.active import ActivePhrases
-from univerb.decoding.engines.base import ShortList
-from univerb.decoding.engines.numpy_rows import NumpyRows
-from univerb.decoding.engines.torch_rows import TorchRows
 from univerb.decoding.loop import generate
-from univerb.modeling import table
-from univerb.modeling.table import Groups, PhraseTable, VectorPair
+from univerb.decoding.phrase_head import ActivePhrases
+from univerb.engines.base import ShortList
+from univerb.engines.llamacpp.phrase_rows import NumpyRows
+from univerb.engines.torch.phrase_rows import TorchRows
+from univerb.modeling import phrase_table as table
+from univerb.modeling.phrase_table import Groups, PhraseTable, VectorPair
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 

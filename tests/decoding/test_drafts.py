@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import stir
-from univerb.decoding.drafts import Drafts, History
+from univerb.decoding.drafter import Drafts, History
 from univerb.decoding.loop import batch, generate
 from univerb.phrase import Document, Phrase
 from univerb.vocabulary import DynamicVocabulary

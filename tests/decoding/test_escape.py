@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from univerb.decoding import choice
-from univerb.decoding.active import Scored
 from univerb.decoding.choice import choose_escape, followers, ways_back
-from univerb.decoding.engines.torch_sampling import make_sampler
 from univerb.decoding.loop import batch, generate
-from univerb.metrics.repetition import rep_n
+from univerb.decoding.phrase_head import Scored
+from univerb.engines.torch.sampling import make_sampler
+from univerb.lab.metrics.repetition import rep_n
 from univerb.phrase import Phrase
 
 PROMPT = "The tenant shall have"

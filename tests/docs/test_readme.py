@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from univerb.experiments.measured import Goal
-from univerb.experiments.paper import paper_table
-from univerb.experiments.sheets import amount, reached
+from univerb.lab.tables.measured import Goal
+from univerb.lab.tables.paper import paper_table
+from univerb.lab.tables.sheets import amount, reached
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

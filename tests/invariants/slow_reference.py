@@ -2,7 +2,7 @@
 
 import torch
 
-from univerb.decoding.engines.torch_sampling import make_sampler
+from univerb.engines.torch.sampling import make_sampler
 
 
 def bare_logits(lm, ids):

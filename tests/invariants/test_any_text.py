@@ -9,10 +9,10 @@ from univerb.decoding.loop import generate, stream
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.sources.guards import Guards
-from univerb.sources.ngrams import ngrams
+from univerb.phrases.guards import Guards
+from univerb.phrases.ngrams import ngrams
 
-pytestmark = pytest.mark.filterwarnings("ignore::univerb.sources.ngrams.UnspacedTextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::univerb.phrases.ngrams.UnspacedTextWarning")
 LM = stir(DynamicLM.wrap(make_gpt2(seed=3), make_tokenizer()))
 anything = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 loose = Guards(word_boundaries=False, whole_characters=False, no_newline=False, no_digits=False)

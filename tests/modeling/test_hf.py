@@ -6,7 +6,7 @@ from transformers import LogitsProcessor
 
 from conftest import stir
 from univerb.decoding.loop import generate
-from univerb.modeling.hf import expand, for_generate
+from univerb.modeling.hf_generate import expand, for_generate
 
 PROMPT = torch.tensor([[5, 9, 17, 33]])
 

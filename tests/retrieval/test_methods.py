@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from univerb.documents.chunks import chunked
 from univerb.errors import OptionError
 from univerb.phrase import Document
 from univerb.retrieval.base import Features, Index
 from univerb.retrieval.bm25 import BM25
-from univerb.retrieval.chunks import chunked
 from univerb.retrieval.dense import Dense, Static
 from univerb.retrieval.hybrid import Hybrid, HybridIndex
 from univerb.retrieval.methods import ChunkIndex, method_named

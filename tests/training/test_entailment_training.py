@@ -17,7 +17,8 @@ from transformers import AutoModelForSequenceClassification
 
 from tiny_nli import LABELS, make_pair_tokenizer, save_base, write_nli
 from univerb.errors import CheckpointError, DocumentError, ModelError, ModelMissing, OptionError
-from univerb.modeling.cross_encoder import WEIGHTS, read_cross_encoder, unpack_int8
+from univerb.lab.judging.cross_encoder import WEIGHTS, read_cross_encoder, unpack_int8
+from univerb.training.callback import Silence
 from univerb.training.entailment import (
     FULL,
     base_folder,
@@ -27,8 +28,7 @@ from univerb.training.entailment import (
 )
 from univerb.training.entailment_config import EntailmentConfig, read_entailment_config
 from univerb.training.entailment_data import read_expertqa, read_snli, read_split, read_wice
-from univerb.training.journal import read_log
-from univerb.training.observer import Silence
+from univerb.training.metrics_logger import read_log
 from univerb.training.processes import Processes
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 

@@ -12,8 +12,8 @@ from univerb.config import EncoderConfig
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
-from univerb.sources.guards import is_number
-from univerb.sources.tokens import running_tokens
+from univerb.phrases.guards import is_number
+from univerb.phrases.tokens import running_tokens
 from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, TrainingConfig
 from univerb.training.frozen.input_side import after_phrase, input_losses
 from univerb.training.frozen.losses import fits, row_losses

@@ -12,12 +12,12 @@ from transformers import AutoModel, GPT2Config
 
 from conftest import MAKERS, TEXT, data_directory, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
+from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder
 from univerb.phrase import Document, Phrase
-from univerb.sources.files import read_documents
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Pool
 from univerb.training.batches import Batches

@@ -19,12 +19,12 @@ from toy_task import SIZE, ToyTask, make_config
 
 from univerb.errors import CheckpointError, MissingExtra, OptionError, TrainingError
 from univerb.training import snapshots, trainer
+from univerb.training.callback import Silence
 from univerb.training.config import Optimiser
-from univerb.training.journal import LOG, Journal, read_log
-from univerb.training.observer import Silence
+from univerb.training.dry_run import rehearse
+from univerb.training.metrics_logger import LOG, Journal, read_log
 from univerb.training.plot import plot_run
 from univerb.training.processes import Processes
-from univerb.training.rehearsal import rehearse
 from univerb.training.snapshots import (
     Progress,
     Snapshot,

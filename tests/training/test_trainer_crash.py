@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import toy_task
 
-from univerb.training.journal import read_log
+from univerb.training.metrics_logger import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 
 # For each of these functions, before and after its n-th call.

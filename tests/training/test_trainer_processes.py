@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from toy_task import ToyTask, make_config
 
 from univerb.errors import OptionError
-from univerb.training.journal import read_log
+from univerb.training.metrics_logger import read_log
 from univerb.training.processes import Processes
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 from univerb.training.trainer import train

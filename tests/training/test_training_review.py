@@ -13,7 +13,7 @@ from univerb.config import EncoderConfig
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document
-from univerb.sources.tokens import running_tokens
+from univerb.phrases.tokens import running_tokens
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.collate import collate

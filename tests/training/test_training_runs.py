@@ -21,7 +21,7 @@ from conftest import MAKERS, TEXT, make_tokenizer, saved
 from univerb.errors import CheckpointError
 from univerb.modeling.checkpoint import read_card
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.journal import read_log
+from univerb.training.metrics_logger import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 
 # Generous: a start of torch and transformers takes long where other tests run beside it.

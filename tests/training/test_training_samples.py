@@ -15,8 +15,8 @@ from conftest import EOS, TEXT, data_directory, make_tokenizer
 from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
-from univerb.sources.fmm import FMMTable
-from univerb.sources.tokens import Tokens, running_tokens
+from univerb.phrases.fmm import FMMTable
+from univerb.phrases.tokens import Tokens, running_tokens
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.config import Samples

@@ -12,15 +12,15 @@ from univerb.applications.coverage import (
     retrieved_coverage,
     table_coverage,
 )
-from univerb.corpus.building import Progress, build_corpus
-from univerb.corpus.reading import Corpus, open_corpus
+from univerb.corpus.build import Progress, build_corpus
+from univerb.corpus.manifest import MANIFEST, Settings
+from univerb.corpus.read import Corpus, open_corpus
 from univerb.corpus.shards import digest
+from univerb.documents.chunks import chunked
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers
 from univerb.phrase import Document
-from univerb.retrieval.chunks import chunked
-from univerb.store.manifest import MANIFEST, Settings
 from univerb.tokenizer import Tokenizer
 
 _EVERY = 10

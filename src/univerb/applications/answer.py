@@ -19,12 +19,12 @@ from univerb.applications.prompts import fitted, question_prompt, without_specia
 from univerb.decoding.loop import generate
 from univerb.decoding.options import Options, make_decoding
 from univerb.decoding.results import Generation
+from univerb.documents.chunks import chunked
 from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
+from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.retrieval.base import Chunk, Retriever
-from univerb.retrieval.chunks import chunked
-from univerb.sources.ngrams import PhraseSource, ngrams
 
 Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""
@@ -253,7 +253,7 @@ def _source(phrases: Phrases) -> PhraseSource | None:
     if phrases == "ngrams":
         return ngrams()
     if phrases == "parsed":
-        from univerb.sources.parsed import parsed_chunks
+        from univerb.phrases.parsed import parsed_chunks
 
         return parsed_chunks()
     raise OptionError(

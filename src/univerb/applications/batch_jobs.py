@@ -22,11 +22,11 @@ from univerb.applications.batch_requests import (
 )
 from univerb.applications.partial_output import PartialOutput
 from univerb.decoding.options import Decoding
+from univerb.documents.read import read_documents
 from univerb.errors import OptionError, PromptError, StoreError, UniverbError
 from univerb.locations import DEFAULT_MODEL
 from univerb.parallel import Workers
-from univerb.sources.collection import PhraseItem
-from univerb.sources.files import read_documents
+from univerb.phrases.collection import PhraseItem
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus

@@ -25,7 +25,7 @@ from univerb.config import Mode
 from univerb.decoding.results import Generation
 from univerb.errors import DocumentError, OptionError, UniverbError, did_you_mean
 from univerb.phrase import Document
-from univerb.sources.collection import PhraseItem
+from univerb.phrases.collection import PhraseItem
 
 UNSUPPORTED: dict[str, Any] = {
     "audio": None,

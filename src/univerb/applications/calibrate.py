@@ -19,9 +19,10 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.corpus.reading import PROFILE, Corpus, CorpusProfile
+from univerb.corpus.read import PROFILE, Corpus, CorpusProfile
 from univerb.errors import DocumentError
-from univerb.metrics.likelihood import (
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.likelihood import (
     Floats,
     bare_likelihood,
     bits_per_byte,
@@ -29,7 +30,6 @@ from univerb.metrics.likelihood import (
     fits,
     scored_text,
 )
-from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.vocabulary import DynamicVocabulary
 

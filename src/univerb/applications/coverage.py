@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy
 from numpy.typing import NDArray
 
-from univerb.corpus.reading import Corpus
+from univerb.corpus.read import Corpus
 from univerb.errors import OptionError
 from univerb.phrase import Document
-from univerb.sources.hashing import RollingHash
-from univerb.sources.tokens import Tokens, tokens
+from univerb.phrases.hashing import RollingHash
+from univerb.phrases.tokens import Tokens, tokens
 from univerb.tokenizer import Tokenizer
 
 Flags = NDArray[numpy.bool_]

@@ -50,8 +50,8 @@ def adapt(
 ) -> None:
     """Adapt to a domain without training: index its text, calibrate, measure before and after."""
     from univerb.corpus import open_corpus
+    from univerb.documents.read import read_documents
     from univerb.parallel import make_workers
-    from univerb.sources.files import read_documents
 
     show_warnings()
     if report:

@@ -203,13 +203,13 @@ def _documents(docs: list[str] | None, corpus: Path | None) -> Any:  # noqa: ANN
         from univerb.corpus import open_corpus
 
         return open_corpus(corpus)
-    from univerb.sources.files import read_documents
+    from univerb.documents.read import read_documents
 
     return read_documents(*(docs or []))
 
 
 def _parser() -> Any:  # noqa: ANN401  (a phrase source; its module is loaded only when used)
-    from univerb.sources.parsed import parsed_chunks
+    from univerb.phrases.parsed import parsed_chunks
 
     return parsed_chunks()
 

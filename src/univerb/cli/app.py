@@ -8,20 +8,20 @@ from univerb._version import __version__
 from univerb.cli.adapt import adapt
 from univerb.cli.answer import answer
 from univerb.cli.batch import batch
-from univerb.cli.bench import bench
 from univerb.cli.calibrate import calibrate
-from univerb.cli.compare import compare
 from univerb.cli.console import errors, escape
 from univerb.cli.demo import demo
-from univerb.cli.eval import app as eval_app
 from univerb.cli.generate import generate
-from univerb.cli.harness import harness
 from univerb.cli.index import index
 from univerb.cli.info import info
 from univerb.cli.inspect import inspect
-from univerb.cli.judge import judge
+from univerb.cli.lab.compare import compare
+from univerb.cli.lab.harness import harness
+from univerb.cli.lab.judge import judge
+from univerb.cli.lab.phrases import app as eval_app
+from univerb.cli.lab.reproduce import reproduce
+from univerb.cli.lab.speed import bench
 from univerb.cli.phrases import phrases
-from univerb.cli.reproduce import reproduce
 from univerb.cli.setup import setup
 from univerb.cli.train import train
 from univerb.errors import UniverbError

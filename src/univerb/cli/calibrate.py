@@ -25,7 +25,7 @@ def calibrate(
 ) -> None:
     """Find phrase_bias and tolerance on held-out text and keep them with the corpus."""
     from univerb.corpus import open_corpus
-    from univerb.sources.files import read_documents
+    from univerb.documents.read import read_documents
 
     show_warnings()
     opened = open_corpus(corpus)

@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Continue three prompts, each with the phrases of one demo document."""
     from univerb.decoding.loop import generate
-    from univerb.sources.files import read_documents
+    from univerb.documents.read import read_documents
 
     show_warnings()
     lm = load_model()

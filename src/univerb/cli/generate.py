@@ -53,10 +53,10 @@ from univerb.phrase import Document
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
-    from univerb.corpus.selection import Selection
+    from univerb.corpus.select import Selection
     from univerb.decoding.results import Generation
     from univerb.modeling.phrase_model import PhraseModel
-    from univerb.sources.collection import PhraseItem
+    from univerb.phrases.collection import PhraseItem
     from univerb.vocabulary import DynamicVocabulary
 
 
@@ -265,8 +265,8 @@ def _piped() -> str:
 def _phrase_items(
     docs: list[str] | None, listed: Path | None, own: list[str] | None
 ) -> "list[PhraseItem]":
-    from univerb.sources.files import read_documents
-    from univerb.sources.lists import read_phrase_list
+    from univerb.documents.read import read_documents
+    from univerb.phrases.lists import read_phrase_list
 
     if any(not one.strip() for one in own or []):
         raise PhraseError("a --phrase is empty. Drop it.")
@@ -356,7 +356,7 @@ def _show(prompt: str, result: "Generation", plain: "Generation | None", is_stre
             print(prompt + result.text)
         console.print(f"[dim]{stats_line(result.stats)}[/]")
         return
-    from univerb.evaluation.case_study import CaseStudy, System, terminal_view
+    from univerb.lab.judging.case_study import CaseStudy, System, terminal_view
 
     systems = tuple(
         System(name, one.pieces, stats_line(one.stats))

@@ -15,10 +15,10 @@ from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from univerb.corpus.building import Progress as Told
-    from univerb.corpus.estimating import Estimate
+    from univerb.corpus.build import Progress as Told
+    from univerb.corpus.estimate import Estimate
+    from univerb.corpus.manifest import Manifest, Settings
     from univerb.phrase import Document
-    from univerb.store.manifest import Manifest, Settings
 
 CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
 
@@ -79,8 +79,8 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Build a corpus once: retrieval index, phrases and their vectors. Adds to an existing one."""
+    from univerb.documents.read import read_documents
     from univerb.parallel import make_workers
-    from univerb.sources.files import read_documents
 
     show_warnings()
     if not docs and not remove:
@@ -108,10 +108,10 @@ def index(
         _check_names(output, documents)
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
     lm = load_model(model, dtype=dtype, offline=offline)
-    from univerb.corpus.building import Builder
+    from univerb.corpus.build import Builder
 
     if dry_run:
-        from univerb.corpus.estimating import estimate
+        from univerb.corpus.estimate import estimate
 
         _show_estimate(estimate(documents, lm, settings), as_json)
         return
@@ -162,10 +162,10 @@ def make_settings(given: dict[str, object]) -> "Settings":
     """Turn options into settings, with one clear error for a value that is out of range."""
     from pydantic import ValidationError
 
+    from univerb.corpus.manifest import Settings
+    from univerb.documents.sentences import splitter_named
+    from univerb.phrases.ngrams import checked_sizes
     from univerb.retrieval.methods import method_named
-    from univerb.retrieval.sentences import splitter_named
-    from univerb.sources.ngrams import checked_sizes
-    from univerb.store.manifest import Settings
 
     try:
         settings = Settings.model_validate(given)

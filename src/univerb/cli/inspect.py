@@ -53,7 +53,7 @@ def inspect(
 def _facts(corpus: "Corpus") -> dict[str, Any]:
     import numpy
 
-    from univerb.sources.hashing import from_zero
+    from univerb.phrases.hashing import from_zero
 
     manifest = corpus.manifest
     parts = {

@@ -11,8 +11,8 @@ from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.threads import thread_count
 
 if TYPE_CHECKING:
+    from univerb.engines.llamacpp.lm import LlamaCppLM
     from univerb.modeling.dynamic import DynamicLM
-    from univerb.modeling.llamacpp import LlamaCppLM
 
 
 def load_model(
@@ -64,7 +64,7 @@ def load_any(
         raise OptionError("--adapter, --device and --dtype are for the torch engine. Drop them.")
     _prepare(name, offline)
     with errors.status(f"loading {escape(name)}"):
-        from univerb.modeling.llamacpp import LlamaCppLM
+        from univerb.engines.llamacpp.lm import LlamaCppLM
 
         return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
 

@@ -11,7 +11,7 @@ from univerb.errors import OptionError
 
 if TYPE_CHECKING:
     from univerb.phrase import Document
-    from univerb.sources.ngrams import PhraseSource
+    from univerb.phrases.ngrams import PhraseSource
 
 
 PHRASES, DECODING, MODEL, OUTPUT, DATA = "Phrases", "Decoding", "Model", "Output", "Data"
@@ -197,15 +197,15 @@ def phrase_source(
     Returns:
         The source.
     """
-    from univerb.sources.ngrams import ngrams, word_ngrams
+    from univerb.phrases.ngrams import ngrams, word_ngrams
 
     low, high = parse_sizes(sizes or _OWN_SIZES[name])
     if name is SourceName.parsed:
-        from univerb.sources.parsed import parsed_chunks
+        from univerb.phrases.parsed import parsed_chunks
 
         return parsed_chunks(sizes=(low, high))
     if name is SourceName.fmm:
-        from univerb.sources.fmm import fmm_of
+        from univerb.phrases.fmm import fmm_of
 
         return fmm_of(documents, (low, high), min_count)
     return word_ngrams((low, high)) if name is SourceName.words else ngrams((low, high))

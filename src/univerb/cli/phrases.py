@@ -28,8 +28,8 @@ def phrases(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List the phrases of documents, the most useful first."""
-    from univerb.sources.collection import collect_phrases
-    from univerb.sources.files import read_documents
+    from univerb.documents.read import read_documents
+    from univerb.phrases.collection import collect_phrases
 
     show_warnings()
     if limit < 0:

@@ -17,8 +17,8 @@ from univerb.errors import MissingExtra, OptionError, UniverbError
 
 if TYPE_CHECKING:
     from univerb.training.config import TrainingConfig
+    from univerb.training.dry_run import Rehearsal
     from univerb.training.processes import Processes
-    from univerb.training.rehearsal import Rehearsal
     from univerb.training.trainer import Result
 
 _INTERRUPTED = 130
@@ -75,8 +75,8 @@ def train(
 
 
 def _rehearse(settings: "TrainingConfig", processes: "Processes") -> None:
+    from univerb.training.dry_run import rehearse
     from univerb.training.regimes import make_task
-    from univerb.training.rehearsal import rehearse
 
     needs = rehearse(make_task(settings, processes), settings, processes)
     if processes.is_first:

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from univerb.corpus.manifest import Settings
+from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_object
+from univerb.documents.chunks import chunked
+from univerb.documents.sentences import splitter_named
 from univerb.phrase import Document
+from univerb.phrases.hashing import from_zero
+from univerb.phrases.tokens import Run, tokens
 from univerb.retrieval.base import Chunk, Features
-from univerb.retrieval.chunks import chunked
 from univerb.retrieval.methods import method_named
-from univerb.retrieval.sentences import splitter_named
-from univerb.sources.hashing import from_zero
-from univerb.sources.tokens import Run, tokens
-from univerb.store.manifest import Settings
-from univerb.store.objects import ObjectEntry, StoredObject, corrupt, write_object
 from univerb.tokenizer import Tokenizer
 
 SHARD_CHARACTERS = 4_000_000

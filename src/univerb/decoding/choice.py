@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy
 
-from univerb.decoding.active import Scored
-from univerb.decoding.engines.base import Floats, Ints, Sampler
+from univerb.decoding.phrase_head import Scored
+from univerb.engines.base import Floats, Ints, Sampler
 
 CIRCLES = ((1, 2), (2, 1))
 """When a text goes in circles: after so many times `escape` tokens it went on the same way so

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from univerb.decoding.continuation import Continuation
-from univerb.decoding.engines.base import Output, Row, Session
-from univerb.decoding.engines.factory import engine_of
 from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.decoding.results import Generation, Piece
+from univerb.decoding.sequence import Continuation
+from univerb.engines.base import Output, Row, Session
+from univerb.engines.factory import engine_of
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.vocabulary import DynamicVocabulary

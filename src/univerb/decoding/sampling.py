@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from univerb.decoding.engines.base import Floats
+from univerb.engines.base import Floats
 
 Filter = Callable[[Floats, Sequence[int]], Floats]
 

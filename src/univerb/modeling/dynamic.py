@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.config import EncoderConfig, Profile, Weights
+from univerb.engines.torch.prepacked import Packed, can_pack, pack
+from univerb.engines.torch.prepacked import stamp as stamp_of
 from univerb.errors import CheckpointError
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import copy_adapter, load_adapter
@@ -28,10 +30,8 @@ from univerb.modeling.checkpoint import (
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.heads import TiedHead
-from univerb.modeling.packed import Packed, can_pack, pack
-from univerb.modeling.packed import stamp as stamp_of
 from univerb.modeling.phrase_model import PhraseModel
-from univerb.modeling.table import VectorPair
+from univerb.modeling.phrase_table import VectorPair
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary

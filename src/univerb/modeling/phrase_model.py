@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from univerb.config import Profile
 from univerb.errors import PhraseError, PromptError, VocabularyError
-from univerb.modeling.table import PhraseTable, TableView, VectorPair
+from univerb.modeling.phrase_table import PhraseTable, TableView, VectorPair
 from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Phrase
-from univerb.sources.collection import PhraseItem, collect_phrases
-from univerb.sources.ngrams import PhraseSource
+from univerb.phrases.collection import PhraseItem, collect_phrases
+from univerb.phrases.ngrams import PhraseSource
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.sources.tokens import Run, Tokens, running_tokens
+from univerb.phrases.tokens import Run, Tokens, running_tokens
 from univerb.training.batch import MixedBatch
 from univerb.training.collate import collate
 from univerb.training.config import TrainingConfig

@@ -19,12 +19,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
-from univerb.metrics.decisions import best_threshold
+from univerb.lab.judging.cross_encoder import CrossEncoder, CrossEncoderCard, write_cross_encoder
+from univerb.lab.metrics.decisions import best_threshold
 from univerb.modeling.backbones import refuse_unsafe
-from univerb.modeling.cross_encoder import CrossEncoder, CrossEncoderCard, write_cross_encoder
+from univerb.training.callback import Observer
 from univerb.training.entailment_config import EntailmentConfig
 from univerb.training.entailment_data import LABELS, Example, Split, read_split
-from univerb.training.observer import Observer
 from univerb.training.processes import Processes
 from univerb.training.task import Loss
 from univerb.training.trainer import Result, train

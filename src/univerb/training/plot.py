@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from univerb.errors import MissingExtra, OptionError
-from univerb.training.journal import LOG, read_log
+from univerb.training.metrics_logger import LOG, read_log
 
 PLOT = "run.png"
 _COLOURS = ("#1a7f9c", "#e0a526", "#9c3a5b", "#4c8c4a", "#6a5d9c", "#9aa5ad")

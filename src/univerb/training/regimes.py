@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModel
 
+from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.locations import cache_directory
 from univerb.modeling.backbones import load_backbone
@@ -13,7 +14,6 @@ from univerb.modeling.checkpoint import CARD, describe, read_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
-from univerb.sources.files import read_documents
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.states import StateCache

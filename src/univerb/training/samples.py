@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy
 
 from univerb.phrase import Document
-from univerb.sources.fmm import FMMTable
-from univerb.sources.hashing import Ints, from_zero
-from univerb.sources.ngrams import checked_sizes, word_splitter
-from univerb.sources.tokens import BREAK, Run, Tokens, running_tokens
+from univerb.phrases.fmm import FMMTable
+from univerb.phrases.hashing import Ints, from_zero
+from univerb.phrases.ngrams import checked_sizes, word_splitter
+from univerb.phrases.tokens import BREAK, Run, Tokens, running_tokens
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.config import Samples

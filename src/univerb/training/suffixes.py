@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy
 from numpy.typing import NDArray
 
-from univerb.sources.hashing import Ints
-from univerb.sources.tokens import BREAK
+from univerb.phrases.hashing import Ints
+from univerb.phrases.tokens import BREAK
 from univerb.training.batch import Key
 
 # Suffixes are in order up to so many tokens: no phrase is longer, and long repeats cost nothing.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from univerb.errors import DocumentError
 from univerb.phrase import Document
-from univerb.sources.guards import Guards
-from univerb.sources.tokens import Tokens, running_tokens
+from univerb.phrases.guards import Guards
+from univerb.phrases.tokens import Tokens, running_tokens
 from univerb.tokenizer import Tokenizer
 
 # English has a little more than four characters per token, other scripts fewer: the rest is cut.

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from univerb.errors import OptionError, TrainingError
+from univerb.training.callback import Observer, Silence
 from univerb.training.config import Optimiser, TrainingConfig
-from univerb.training.journal import Journal
-from univerb.training.observer import Observer, Silence
+from univerb.training.metrics_logger import Journal
 from univerb.training.processes import Processes
 from univerb.training.shared_modules import SharedModules, copy_into, whole
 from univerb.training.snapshots import (

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from univerb.errors import CheckpointError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.sources.tokens import Tokens
+from univerb.phrases.tokens import Tokens
 from univerb.training.texts import Texts
 
 GROUP = 16

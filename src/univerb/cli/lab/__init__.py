@@ -1,0 +1,1 @@
+"""`univerb lab`: what measures and reproduces."""

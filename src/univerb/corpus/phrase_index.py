@@ -1,0 +1,113 @@
+"""The phrases of a store: found by their token ids, each with its count and the row of its vector.
+
+Phrases are numbered in the order of their ids, so that those that begin alike lie side by side:
+encoded together they share passes, read together they share pages.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.corpus.objects import StoredObject, corrupt
+from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, from_zero, ranges
+
+Ids = NDArray[numpy.int32]
+
+NO_ROW = -1
+"""The row of a phrase that has no vector."""
+
+
+def write_phrases(folder: Path, tokens: Ids, ends: Ints, counts: Ints, rows: Ints) -> None:
+    """Write phrases into the folder of an object.
+
+    Args:
+        folder: Where to write.
+        tokens: The ids of all phrases, one after the other.
+        ends: Where each phrase ends in `tokens`.
+        counts: How often each was found.
+        rows: The row of each one's vector, or `NO_ROW`.
+    """
+    begins = from_zero(ends)[:-1]
+    keys = RollingHash(tokens).keys(begins, ends)
+    order = numpy.argsort(keys, kind="stable")
+    columns: dict[str, NDArray[Any]] = {"tokens": tokens, "ends": ends, "counts": counts}
+    columns |= {"rows": rows, "keys": keys[order], "order": order}
+    for name, column in columns.items():
+        numpy.save(folder / f"{name}.npy", column, allow_pickle=False)
+
+
+class StoredPhrases:
+    """The phrases of a store, memory-mapped."""
+
+    def __init__(self, stored: StoredObject) -> None:
+        self._tokens: Ids = stored.array("tokens")
+        self.ends: Ints = stored.array("ends")
+        self.counts = stored.array("counts")
+        self.rows: Ints = stored.array("rows")
+        self._order = stored.array("order")
+        keys = stored.array("keys")
+        columns = (self.ends, self.counts, self.rows, self._order, keys)
+        total = int(self.ends[-1]) if len(self.ends) else 0
+        if len({len(column) for column in columns}) > 1 or total != len(self._tokens):
+            raise corrupt(stored.folder, "has columns of different lengths")
+        self._begins = from_zero(numpy.asarray(self.ends))
+        self._index = KeyIndex(numpy.asarray(keys))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def ids(self, numbers: Ints) -> list[tuple[int, ...]]:
+        """Return the token ids of phrases."""
+        begin, end = self._begins[numbers], self.ends[numbers]
+        flat = self._tokens[ranges(begin, end)].tolist()
+        edges = from_zero(numpy.cumsum(end - begin)).tolist()
+        return [tuple(flat[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+    def find(self, ids: Ids, first: Ints, size: int, hashes: RollingHash | None = None) -> Ints:
+        """Look up n-grams of one size.
+
+        Args:
+            ids: A sequence of tokens.
+            first: Where in it the n-grams begin.
+            size: Their number of tokens.
+            hashes: Those of the sequence, if they are known already.
+
+        Returns:
+            The number of each phrase, or -1 if the store does not have it.
+        """
+        place = self._index.find((hashes or RollingHash(ids)).keys(first, first + size))
+        found = numpy.flatnonzero(place >= 0)
+        numbers = numpy.full(len(first), -1)
+        phrase = self._order[place[found]]
+        begin = self._begins[phrase]
+        is_size = self.ends[phrase] - begin == size
+        found, phrase, begin = found[is_size], phrase[is_size], begin[is_size]
+        # Hashes may agree by chance; ids decide.
+        span = numpy.arange(size)
+        is_same = (self._tokens[begin[:, None] + span] == ids[first[found][:, None] + span]).all(
+            axis=1
+        )
+        numbers[found[is_same]] = phrase[is_same]
+        return numbers
+
+    def rows_of(self, tokens: Ids, ends: Ints) -> Ints:
+        """Return the row of each phrase's vector, or `NO_ROW`.
+
+        Args:
+            tokens: The ids of phrases, one after the other.
+            ends: Where each phrase ends in `tokens`.
+
+        Returns:
+            The rows.
+        """
+        begins = from_zero(ends)[:-1]
+        sizes = ends - begins
+        hashes = RollingHash(tokens)
+        rows = numpy.full(len(ends), NO_ROW)
+        for size in numpy.unique(sizes).tolist():
+            chosen = numpy.flatnonzero(sizes == size)
+            numbers = self.find(tokens, begins[chosen], size, hashes)
+            rows[chosen[numbers >= 0]] = self.rows[numbers[numbers >= 0]]
+        return rows

@@ -1,0 +1,90 @@
+"""Phrase vectors on disk: rows of one width, read where they are needed and nowhere else."""
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.corpus.manifest import Manifest
+from univerb.corpus.objects import BLOCK, StoredObject, check_blocks, corrupt
+from univerb.phrases.hashing import Ints
+
+ROWS = "rows.bin"
+_TILE = 2048
+
+Rows = NDArray[Any]
+
+
+class _Part:
+    """The rows of one object."""
+
+    def __init__(self, stored: StoredObject, dtype: str, columns: int) -> None:
+        self._stored = stored
+        self._data = stored.map(ROWS)
+        self._row_bytes = columns * numpy.dtype(dtype).itemsize
+        if len(self._data) % self._row_bytes:
+            raise corrupt(stored.folder / ROWS, "does not hold whole rows")
+        self._rows = numpy.frombuffer(self._data, dtype=dtype).reshape(-1, columns)
+        self._is_checked = numpy.zeros(-(-len(self._data) // BLOCK), dtype=bool)
+
+    def read(self, rows: Ints) -> NDArray[Any]:
+        """Return a copy of rows, checking the blocks that have not been touched before."""
+        begin, end = rows * self._row_bytes, (rows + 1) * self._row_bytes - 1
+        touched = numpy.unique(numpy.concatenate([begin // BLOCK, end // BLOCK]))
+        if self._row_bytes > BLOCK:
+            touched = numpy.arange(int(begin.min()) // BLOCK, int(end.max()) // BLOCK + 1)
+        new = touched[~self._is_checked[touched]].tolist()
+        check_blocks(self._data, self._stored.sums.files[ROWS], self._stored.folder / ROWS, new)
+        self._is_checked[new] = True
+        found: NDArray[Any] = self._rows[rows]
+        # Pages stay in the system's cache, but no longer count as this process's memory.
+        if isinstance(self._data.obj, mmap.mmap):
+            self._data.obj.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
+class StoredVectors:
+    """All vectors of a store, numbered through its objects."""
+
+    def __init__(self, objects: Sequence[StoredObject], manifest: Manifest) -> None:
+        self.width = manifest.width
+        self.is_tied = manifest.is_tied
+        self._dtype = manifest.settings.dtype
+        self._columns = self.width * (1 if self.is_tied else 2)
+        self._objects = list(objects)
+        self._parts: dict[int, _Part] = {}
+        row_bytes = self._columns * numpy.dtype(self._dtype).itemsize
+        sizes = [stored.entry.sizes.get(ROWS, 0) // max(row_bytes, 1) for stored in self._objects]
+        self.edges = numpy.cumsum([0, *sizes])
+        """Where the rows of each object begin, and where the last ends."""
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def read(self, rows: Ints) -> tuple[Rows, Rows]:
+        """Return input and output vectors; one array when they are the same.
+
+        Args:
+            rows: Row numbers, in any order.
+
+        Returns:
+            Two arrays of the type that is stored, one row for each number.
+        """
+        result = numpy.empty((len(rows), self._columns), dtype=self._dtype)
+        order = numpy.argsort(rows, kind="stable")
+        part = numpy.searchsorted(self.edges, rows[order], side="right") - 1
+        for number in numpy.unique(part).tolist():
+            own = order[part == number]
+            for begin in range(0, len(own), _TILE):
+                places = own[begin : begin + _TILE]
+                result[places] = self._part(number).read(rows[places] - self.edges[number])
+        if self.is_tied:
+            return result, result
+        return result[:, : self.width], result[:, self.width :]
+
+    def _part(self, number: int) -> _Part:
+        if number not in self._parts:
+            self._parts[number] = _Part(self._objects[number], self._dtype, self._columns)
+        return self._parts[number]

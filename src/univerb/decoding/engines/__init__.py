@@ -1,1 +1,0 @@
-"""What computes hidden states and token logits: one file per engine."""

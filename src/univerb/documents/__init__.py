@@ -1,0 +1,1 @@
+"""Files to text with places: formats, markup, sentences, chunks."""

@@ -1,0 +1,1 @@
+"""What computes hidden states and token logits: one folder per engine."""

@@ -1,0 +1,100 @@
+"""The files that make up an LM in a GGUF file: where they lie and whether they belong together."""
+
+import json
+from pathlib import Path
+
+import tokenizers
+
+from univerb.engines.llamacpp.gguf_file import GgufFile
+from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
+from univerb.locations import DEFAULT_MODEL, converted_default, default_gguf, locate
+from univerb.modeling.card import Backbone, Card, check_backbone
+from univerb.tokenizer import Tokenizer
+
+INPUT, OUTPUT = "token_embd.weight", "output.weight"
+"""The two embedding matrices; where they are one, the file has only the first."""
+
+
+def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
+    """Read the tokenizer.json of a model's folder."""
+    try:
+        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the Rust library raises plain exceptions
+        raise ModelError(
+            f"{str(folder)!r} has no readable tokenizer.json. Get a complete copy."
+        ) from error
+
+
+def special_ids(rust: tokenizers.Tokenizer, folder: Path) -> set[int]:
+    """Return the special tokens as transformers counts them: by flag, and by their office."""
+    added = rust.get_added_tokens_decoder().items()
+    settings = read_object(folder / "tokenizer_config.json").items()
+    offices = [value for key, value in settings if key.endswith("_token")]
+    words = [one.get("content") if isinstance(one, dict) else one for one in offices]
+    ids = [rust.token_to_id(word) for word in words if isinstance(word, str)]
+    return {i for i, token in added if token.special} | {i for i in ids if i is not None}
+
+
+def default_file(backbone: str, name: str) -> Path:
+    """Return the default model's GGUF file, if that is the backbone."""
+    if backbone != DEFAULT_MODEL:
+        raise OptionError(
+            f"{name!r} belongs to {backbone!r}, whose GGUF file is not known. Give it as gguf=."
+        )
+    found = default_gguf()
+    if found is None:
+        raise ModelMissing("the default model's weights are not installed. Run: univerb setup")
+    return found
+
+
+def tokenizer_folder(folder: Path, backbone: str, offline: bool | None) -> Path:
+    """Return the folder that has the tokenizer: the encoder's or its backbone's."""
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    found = converted_default() if backbone == DEFAULT_MODEL else locate(backbone, offline)
+    if isinstance(found, Path) and (found / "tokenizer.json").is_file():
+        return found
+    advice = (
+        "Run: univerb setup"
+        if backbone == DEFAULT_MODEL
+        else ("Put the backbone's tokenizer.json and tokenizer_config.json beside the encoder.")
+    )
+    raise ModelMissing(f"the tokenizer of {backbone!r} is not on this machine. {advice}")
+
+
+def check_fits(gguf: GgufFile, card: Card, tokenizer: Tokenizer) -> None:
+    """Refuse a file that is not the encoder's backbone."""
+    matrix = gguf.matrices.get(INPUT)
+    if matrix is None:
+        raise ModelError(
+            f"{str(gguf.path)!r} has no token embeddings. Give the whole model in one GGUF file."
+        )
+    given = Backbone(
+        name=gguf.path.name,
+        model_type=card.backbone.model_type,
+        hidden_size=matrix.width,
+        static_size=matrix.rows,
+        tokenizer=tokenizer.fingerprint(),
+    )
+    check_backbone(card.backbone, given)
+
+
+def check_words(gguf: GgufFile, rust: tokenizers.Tokenizer, name: str) -> None:
+    """Refuse a file with other tokens; a few added ones are spelled otherwise in some files."""
+    spelled = gguf.strings("tokenizer.ggml.tokens")
+    known = [(i, word) for word, i in rust.get_vocab().items() if i < len(spelled)]
+    strange = sum(spelled[i] != word.encode() for i, word in known)
+    if strange > len(known) // 100:
+        raise CheckpointError(
+            f"{gguf.path.name!r} spells {strange} of {len(known)} tokens otherwise than the "
+            f"tokenizer of {name!r}. Give the GGUF file of that model."
+        )
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """Return the object in a JSON file; an empty one if there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

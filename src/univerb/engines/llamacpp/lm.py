@@ -1,0 +1,340 @@
+"""LlamaCppLM: a GGUF file that llama.cpp computes, with a phrase encoder beside it.
+
+Nothing here needs torch as long as phrase vectors come from a store: the tokenizer, the encoder's
+settings and its fingerprint are read from files. Only a phrase that no store has is encoded, and
+that brings torch in.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.config import Profile
+from univerb.engines.llamacpp.gguf_file import GgufFile
+from univerb.engines.llamacpp.gguf_parts import (
+    INPUT,
+    OUTPUT,
+    check_fits,
+    check_words,
+    default_file,
+    read_object,
+    read_tokenizer,
+    special_ids,
+    tokenizer_folder,
+)
+from univerb.engines.llamacpp.native import NativeModel, as_multiplied
+from univerb.errors import CheckpointError, ModelError
+from univerb.locations import (
+    DEFAULT_MODEL,
+    cache_directory,
+    packaged_encoder,
+)
+from univerb.modeling.card import (
+    CARD,
+    WEIGHTS,
+    Card,
+    backbone_of,
+    check_file,
+    read_card,
+)
+from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.phrase_table import VectorPair
+from univerb.phrase import Phrase
+from univerb.threads import thread_count
+from univerb.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as HFTokenizer
+
+    from univerb.modeling.encoder import Embeddings, PhraseEncoder
+
+Floats = NDArray[numpy.float32]
+
+_BLOCK = 4096
+"""Rows that are widened at once when a whole matrix is read: ten megabytes."""
+_PROBES = (1, 7, 3)
+"""Tokens that show whether the model can be used."""
+
+
+class LlamaCppLM(PhraseModel):
+    """A causal LM in a GGUF file that can read and write phrases as single vocabulary items."""
+
+    engine = "llamacpp"
+
+    def __init__(self, gguf: GgufFile, folder: Path, tokens: Path, name: str, threads: int) -> None:
+        self.gguf = gguf
+        self._folder = folder
+        self._tokens = tokens
+        self._card: Card = read_card(folder)
+        rust = read_tokenizer(tokens)
+        tokenizer = Tokenizer(rust, special_ids(rust, tokens))
+        super().__init__(tokenizer, _profile(self._card.profile), name)
+        check_fits(gguf, self._card, tokenizer)
+        check_words(gguf, rust, self._card.backbone.name)
+        self.native = NativeModel(gguf.path, threads)
+        self.threads = threads
+        self._torch_side: tuple[PhraseEncoder, Embeddings] | None = None
+        self._check_usable()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str = DEFAULT_MODEL,
+        *,
+        gguf: str | Path | None = None,
+        threads: int | None = None,
+        offline: bool | None = None,
+    ) -> Self:
+        """Load a GGUF file and the encoder that belongs to it.
+
+        Args:
+            name: The default model's name, or a folder that `save_pretrained` wrote. Its
+                backbone's folder, or itself, has the tokenizer.json.
+            gguf: The backbone as a GGUF file; the default model's own is found by itself.
+            threads: How many llama.cpp uses; by default the physical cores this process may use.
+            offline: Never contact the Hub; by default as the environment says.
+
+        Returns:
+            The pair, ready to generate.
+
+        Raises:
+            ModelMissing: If the file or the tokenizer is not on this machine.
+            ModelError: If the file cannot be used.
+            CheckpointError: If there is no encoder, or it belongs to another LM.
+            OptionError: If no file is given for another model, or the threads are out of range.
+        """
+        given = Path(name).expanduser()
+        folder = given if (given / CARD).is_file() else packaged_encoder(name)
+        if folder is None:
+            raise CheckpointError(
+                f"{name!r} has no {CARD}: the llamacpp engine needs an encoder. Give a folder that "
+                f"save_pretrained wrote, or {DEFAULT_MODEL!r}."
+            )
+        backbone = backbone_of(folder)
+        file = Path(gguf).expanduser() if gguf is not None else default_file(backbone, name)
+        return cls(
+            GgufFile(file),
+            folder,
+            tokenizer_folder(folder, backbone, offline),
+            str(given.resolve()) if folder == given else name,
+            thread_count(threads),
+        )
+
+    @property
+    def static_size(self) -> int:
+        """|V|, counted in rows of the output matrix: the first phrase has this id."""
+        return self.native.static_size
+
+    @property
+    def context_size(self) -> int:
+        """How many positions the LM can see."""
+        return self.native.context_size
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text, as the model's generation config or the file says."""
+        given: object = self.gguf.number("tokenizer.ggml.eos_token_id")
+        for name in ("config.json", "generation_config.json"):
+            given = read_object(self._tokens / name).get("eos_token_id", given)
+        listed = given if isinstance(given, list) else [given]
+        return frozenset(i for i in listed if isinstance(i, int) and 0 <= i < self.static_size)
+
+    @property
+    def has_window(self) -> bool:
+        """False: llama.cpp counts windows by position, so shared caches do not disturb them."""
+        return False
+
+    @property
+    def width(self) -> int:
+        """How many numbers a phrase's vector has."""
+        return self.native.width
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether a phrase has one vector for input and output."""
+        return self._card.encoder.heads == "tied"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder has been trained at all."""
+        return self._card.encoder.trained_steps > 0
+
+    @property
+    def has_count_correction(self) -> bool:
+        """Whether phrases that begin alike share what their first token gives them."""
+        return self._card.encoder.count_correction
+
+    @property
+    def output_name(self) -> str:
+        """The output matrix: the input matrix where they are one."""
+        return OUTPUT if OUTPUT in self.gguf.matrices else INPUT
+
+    def input_rows(self, tokens: Sequence[int]) -> Floats:
+        """Return the vectors that llama.cpp reads for tokens (n, d), to the last bit."""
+        return self.gguf.rows(INPUT, tokens)
+
+    def as_multiplied(self, states: Floats) -> Floats:
+        """Round states as llama.cpp does before it multiplies them with the output matrix."""
+        return as_multiplied(states, self.gguf.matrices[self.output_name].kind)
+
+    def stamp(self) -> int:
+        """Return 0: nothing here changes."""
+        return 0
+
+    def phrase_bias(self) -> float:
+        """Return what the encoder adds to the score of every phrase."""
+        return self._bias
+
+    @cached_property
+    def _bias(self) -> float:
+        return float(dict(self._encoder_tensors()).get("heads.bias", numpy.zeros(())))
+
+    def fingerprint(self) -> str:
+        """Return the hash that `DynamicLM.fingerprint` gives for the same encoder and LM.
+
+        Reading both matrices takes a second, so what was found is kept in the user's cache.
+        """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        status = self.gguf.path.stat()
+        about = [str(self.gguf.path.resolve()), status.st_size, status.st_mtime_ns]
+        content = json.dumps([*about, self._card.encoder.model_dump(), self._card.sha256])
+        key = hashlib.sha256(content.encode()).hexdigest()[:32]
+        place = cache_directory() / "fingerprints" / key
+        try:
+            known = place.read_text(encoding="ascii")
+        except (OSError, ValueError):
+            known = ""
+        if len(known) == 32 and set(known) <= set("0123456789abcdef"):
+            return known
+        found = self._computed_fingerprint()
+        _keep(place, found)
+        return found
+
+    def _computed_fingerprint(self) -> str:
+        # The very bytes that DynamicLM hashes; a test holds the two together.
+        content = hashlib.sha256(self._card.encoder.model_dump_json().encode())
+        for name, tensor in self._encoder_tensors():
+            content.update(f"{name} {tensor.shape} torch.{tensor.dtype}".encode())
+            content.update(tensor.tobytes())
+        for name, matrix in (("input", INPUT), ("output", self.output_name)):
+            count, width = self.gguf.matrices[matrix][:2]
+            content.update(f"{name} {(count, width)} torch.float32".encode())
+            for begin in range(0, count, _BLOCK):
+                content.update(self.gguf.rows(matrix, slice(begin, begin + _BLOCK)).tobytes())
+        return content.hexdigest()[:32]
+
+    def _encoder_tensors(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the encoder's weights by name, half precision widened as torch does."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        check_file(self._folder / WEIGHTS, self._card.sha256.get(WEIGHTS, "none"))
+        try:
+            tensors = load_file(self._folder / WEIGHTS)
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{WEIGHTS} in {str(self._folder)!r} cannot be read: {str(error)[:120]}. Save the "
+                "encoder in single or half precision."
+            ) from error
+        for name, tensor in sorted(tensors.items()):
+            is_real = numpy.issubdtype(tensor.dtype, numpy.floating)
+            yield name, tensor.astype(numpy.float32) if is_real else tensor
+
+    def encode_fresh(self, phrases: Sequence[Phrase]) -> VectorPair:
+        """Encode phrases that nobody has the vectors of.
+
+        The encoder is a torch module: the first call imports torch, loads the encoder with its
+        backbone, and keeps the encoder alone.
+
+        Args:
+            phrases: What to encode.
+
+        Returns:
+            Their vectors.
+        """
+        import torch
+
+        with self._lock:
+            encoder, embeddings = self._torch_side = self._torch_side or self._load_torch_side()
+        with torch.inference_mode():
+            made = encoder.encode(phrases, embeddings)
+        outputs: Floats = made.outputs.numpy()
+        return VectorPair(outputs if self.is_tied else made.inputs.numpy(), outputs)
+
+    def _load_torch_side(self) -> "tuple[PhraseEncoder, Embeddings]":
+        import torch
+
+        from univerb.modeling.dynamic import DynamicLM
+        from univerb.modeling.encoder import Embeddings
+
+        encoder = DynamicLM.from_pretrained(self.name).encoder
+        # The file's own rows: what vectors depend on is what the fingerprint says.
+        names = dict.fromkeys((INPUT, self.output_name))
+        rows = [torch.from_numpy(self.gguf.rows(one, slice(None))) for one in names]
+        layers = [torch.nn.Embedding(len(own), self.width, _weight=own) for own in rows]
+        return encoder, Embeddings(layers[0], layers[-1])
+
+    @cached_property
+    def hf_tokenizer(self) -> "HFTokenizer":
+        """The tokenizer as transformers has it, for its chat template."""
+        from transformers import AutoTokenizer
+
+        found: HFTokenizer = AutoTokenizer.from_pretrained(
+            str(self._tokens), local_files_only=True, trust_remote_code=False
+        )
+        return found
+
+    def _check_usable(self) -> None:
+        """Refuse a model whose rows or logits are not what phrases count on, by what it does."""
+        context = self.native.lend(len(_PROBES), 1)
+        context.give_states(True)
+        results = []
+        at, owners = range(len(_PROBES)), [0] * len(_PROBES)
+        for rows in (list(_PROBES), self.input_rows(_PROBES)):
+            context.clear()
+            if context.read(rows, at, owners, True):
+                raise ModelError(f"llama.cpp cannot compute {str(self.gguf.path)!r}.")
+            results.append((context.states([2]), context.logits([2])))
+        self.native.take_back(context)
+        (states, logits), (_, by_vector) = results
+        best = numpy.argsort(logits[0])[-8:]
+        own = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T
+        # As much as rounding can make; soft-capping or scaling makes far more.
+        allowed = 0.02 * float(numpy.abs(logits).max()) + 0.05
+        apart = (numpy.abs(by_vector - logits).max(), numpy.abs(own - logits[:, best]).max())
+        if not max(apart) <= allowed:
+            raise ModelError(
+                f"{str(self.gguf.path)!r} changes embeddings before its first layer or logits "
+                "after its last one (scaling, soft-capping), so phrases would be on another scale. "
+                "Use a backbone without it."
+            )
+
+
+def _profile(given: Profile) -> Profile:
+    """Return how to decode here: every row costs a step, so only single vectors save time."""
+    bias = given.phrase_bias if given.mode == "atomic" else 0.0
+    # A row of llama.cpp takes one position, whatever it stands for.
+    own = {"mode": "atomic", "phrase_bias": bias, "positions": "unit"}
+    return given.model_copy(update=own)
+
+
+def _keep(place: Path, text: str) -> None:
+    """Write a line into the cache; a cache that cannot be written is no error."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as draft:
+            draft.write(text)
+        os.replace(draft.name, place)
+    except OSError:
+        return

@@ -1,0 +1,264 @@
+"""The fast CPU engine: a GGUF file, computed by llama.cpp.
+
+* Rows of one sequence have consecutive positions, one each: a phrase takes one place ("unit").
+* A pass reads tokens or vectors. One that has a phrase is fed as vectors altogether, each token as
+  its own row of the embedding matrix, which gives the same bits as its id.
+* Where there are phrases, states come back rounded as llama.cpp rounded them for its own output
+  matrix, so that phrase logits and token logits are on one scale.
+* llama.cpp computes the logits of every row of a pass that gives states. So a prompt is read
+  without states but for its last token.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy
+
+from univerb.decoding.options import Decoding, Resolved
+from univerb.decoding.sampling import NumpySampler, make_sampler
+from univerb.engines.base import Floats, Output, PhraseRow, Row
+from univerb.engines.llamacpp.lm import LlamaCppLM
+from univerb.engines.llamacpp.native import PASS_ROWS, Context, last_error
+from univerb.engines.llamacpp.phrase_rows import NumpyRows
+from univerb.errors import ModelError, OptionError, UniverbError
+
+_PROMPT_ROWS = 64
+"""A prompt is read in such pieces, as fast as whole; between two it can be interrupted."""
+_SPARE = 512
+"""Cells that a sequence has at first beyond its prompt."""
+
+
+class Aborted(UniverbError):
+    """A session was told to stop."""
+
+
+class LlamaCppEngine:
+    """Computes with llama.cpp for a `LlamaCppLM`."""
+
+    def __init__(self, lm: LlamaCppLM) -> None:
+        self._lm = lm
+
+    @property
+    def draft_rows(self) -> int:
+        """One: llama.cpp on a CPU computes, it does not wait for memory."""
+        return 1
+
+    def session(
+        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool = False
+    ) -> "LlamaCppSession":
+        """Begin with a batch of sequences.
+
+        Args:
+            how: Its positions must be "unit".
+            has_phrases: Whether states are needed now,
+            can_grow: or may be needed later.
+            reuse: Without effect: every prompt is read.
+
+        Returns:
+            A session.
+
+        Raises:
+            OptionError: If positions are to count base tokens.
+        """
+        if how.positions != "unit":
+            raise OptionError(
+                f"positions is {how.positions!r}; in llama.cpp a row takes one place. Use "
+                "'unit', or the torch engine."
+            )
+        return LlamaCppSession(self._lm, has_phrases or can_grow)
+
+    def sampler(self, decoding: Decoding) -> NumpySampler:
+        """Make a sampler for one sequence."""
+        return make_sampler(**decoding.sampling)
+
+    def phrase_rows(self) -> NumpyRows:
+        """Make what multiplies the rows of one sequence's phrases."""
+        return NumpyRows()
+
+
+class LlamaCppSession:
+    """A batch of sequences over one KV cache, which grows as they do."""
+
+    def __init__(self, lm: LlamaCppLM, has_phrases: bool) -> None:
+        self._lm = lm
+        self._has_phrases = has_phrases
+        self._context: Context | None = None
+        self._lease: Callable[[], object] = bool
+        """Gives the context back."""
+        self._owners: list[int] = []
+        """What llama.cpp calls each sequence."""
+        self._lengths: list[int] = []
+        """How many rows each has."""
+        self._is_aborted = threading.Event()
+
+    def abort(self) -> None:
+        """Stop, from any thread: what is being read raises `Aborted`, as does all that follows."""
+        self._is_aborted.set()
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Output]:
+        """Read the prompts; returns the last row of each.
+
+        Args:
+            prompts: Token ids, at least one each.
+
+        Returns:
+            The last row of each.
+
+        Raises:
+            Aborted: If `abort` was called; like any interruption it leaves nothing half read.
+            ModelError: If llama.cpp fails.
+        """
+        if self._context:
+            self._context.clear()
+        self._owners = list(range(len(prompts)))
+        self._lengths = [0] * len(prompts)
+        context = self._with_room(sum(map(len, prompts)), len(prompts))
+        context.give_states(False)
+        tokens = [token for prompt in prompts for token in prompt[:-1]]
+        counts = [len(prompt) - 1 for prompt in prompts]
+        positions, owners = self._places(counts)
+        with self._all_or_nothing(context):
+            for begin in range(0, len(tokens), _PROMPT_ROWS):
+                part = slice(begin, begin + _PROMPT_ROWS)
+                self._read(context, tokens[part], positions[part], owners[part], False)
+            self._lengths = counts
+        return self.step([prompt[-1:] for prompt in prompts])
+
+    def step(self, rows: Sequence[Sequence[Row]]) -> list[Output]:
+        """Read further rows of every sequence, in one pass unless they are hundreds.
+
+        Args:
+            rows: Those of each sequence, of any number.
+
+        Returns:
+            What each gave: copies, so they stay. States are empty if there are no phrases.
+
+        Raises:
+            Aborted: If `abort` was called.
+            ModelError: If llama.cpp fails.
+        """
+        counts = [len(own) for own in rows]
+        context = self._with_room(sum(counts), len(rows))
+        context.give_states(self._has_phrases)
+        flat = [row for own in rows for row in own]
+        positions, owners = self._places(counts)
+        outputs = []
+        with self._all_or_nothing(context):
+            for begin in range(0, len(flat), PASS_ROWS):
+                part = slice(begin, begin + PASS_ROWS)
+                self._read(context, self._fed(flat[part]), positions[part], owners[part], True)
+                outputs.append(self._output(context, len(positions[part])))
+            self._lengths = [at + new for at, new in zip(self._lengths, counts, strict=True)]
+        return _shared_out(outputs, counts)
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        """Forget the last rows of each sequence."""
+        for index, count in enumerate(counts):
+            if count:
+                assert self._context is not None
+                self._lengths[index] -= count
+                self._context.forget(self._owners[index], self._lengths[index])
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Keep these sequences in this order; naming one twice forks it."""
+        assert self._context is not None
+        for index in {*range(len(self._owners))} - {*indices}:
+            self._context.forget(self._owners[index], 0)
+        kept = {index: at for at, index in enumerate(dict.fromkeys(indices))}
+        rows = sum(self._lengths[index] for index in indices)
+        self._owners = [self._owners[index] for index in kept]
+        self._lengths = [self._lengths[index] for index in kept]
+        context = self._with_room(rows - sum(self._lengths), len(indices))
+        free = iter({*range(context.sequences)} - {*self._owners})
+        owners: list[int] = []
+        for at in [kept[index] for index in indices]:
+            owner = self._owners[at]
+            if owner in owners:
+                owner = next(free)
+                context.fork(self._owners[at], owner)
+            owners.append(owner)
+        self._owners = owners
+        self._lengths = [self._lengths[kept[index]] for index in indices]
+
+    def _with_room(self, rows: int, sequences: int) -> Context:
+        """Return the context, or move to a larger one, with room for so many more rows."""
+        cells = sum(self._lengths) + rows
+        old = self._context
+        if old and cells <= old.cells and sequences <= old.sequences:
+            return old
+        model = self._lm.native
+        context = model.lend(cells + _SPARE * sequences, sequences)
+        lease = weakref.finalize(self, model.take_back, context)
+        if old:
+            for twin, owner in enumerate(self._owners):
+                if self._lengths[twin]:
+                    old.copy_to(context, owner, twin)
+            self._lease()
+        self._owners = list(range(len(self._owners)))
+        self._context, self._lease = context, lease
+        return context
+
+    def _places(self, counts: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the positions and the owners of so many further rows of each sequence."""
+        each = list(zip(self._owners, self._lengths, counts, strict=True))
+        positions = [at + row for _, at, count in each for row in range(count)]
+        return positions, [owner for owner, _, count in each for _ in range(count)]
+
+    def _fed(self, rows: Sequence[Row]) -> list[int] | Floats:
+        """Return rows as tokens, or as vectors if one is a phrase."""
+        tokens = [row for row in rows if isinstance(row, int)]
+        if len(tokens) == len(rows):
+            return tokens
+        vectors = numpy.empty((len(rows), self._lm.width), numpy.float32)
+        is_token = [isinstance(row, int) for row in rows]
+        if tokens:
+            vectors[is_token] = self._lm.input_rows(tokens)
+        for at, row in enumerate(rows):
+            if isinstance(row, PhraseRow):
+                vectors[at] = row.vector
+        return vectors
+
+    def _read(
+        self,
+        context: Context,
+        rows: list[int] | Floats,
+        positions: Sequence[int],
+        owners: Sequence[int],
+        wanted: bool,
+    ) -> None:
+        if self._is_aborted.is_set():
+            raise Aborted("the session was aborted. Begin a new one.")
+        if code := context.read(rows, positions, owners, wanted):
+            raise ModelError(
+                f"llama.cpp failed at {len(rows)} rows of a KV cache of {context.cells} (code "
+                f"{code}): {last_error()}. Use shorter prompts or fewer sequences at once."
+            )
+
+    def _output(self, context: Context, count: int) -> Output:
+        """Return what a pass over so many rows gave."""
+        logits = context.logits(range(count))
+        if not self._has_phrases:
+            return Output(numpy.empty((count, 0), numpy.float32), logits)
+        return Output(self._lm.as_multiplied(context.states(range(count))), logits)
+
+    @contextmanager
+    def _all_or_nothing(self, context: Context) -> Iterator[None]:
+        """Forget what was read if not all of it was: an error, Ctrl-C, or `abort`."""
+        try:
+            yield
+        except BaseException:
+            for owner, length in zip(self._owners, self._lengths, strict=True):
+                context.forget(owner, length)
+            raise
+
+
+def _shared_out(outputs: Sequence[Output], counts: Sequence[int]) -> list[Output]:
+    """Give each sequence its rows of what some passes gave."""
+    if len(outputs) == 1 and len(counts) == 1:
+        return [outputs[0]]
+    hidden, logits = (numpy.concatenate(side) for side in zip(*outputs, strict=True))
+    ends = numpy.cumsum(counts).tolist()
+    each = zip(ends, counts, strict=True)
+    return [Output(hidden[end - n : end], logits[end - n : end]) for end, n in each]

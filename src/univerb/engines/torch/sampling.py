@@ -1,0 +1,99 @@
+"""Filters and the final pick for the torch engine.
+
+The filters are transformers' own, in its order, and the draw consumes the generator as its
+`generate()` does: a seed gives the same text here and there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import (
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from univerb.engines.base import Floats
+
+Filter = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TorchSampler:
+    """How one sequence turns logits into a choice; holds the sequence's own random state."""
+
+    filters: tuple[Filter, ...]
+    generator: torch.Generator | None
+    """None is greedy."""
+    device: torch.device
+    """Where a draw happens: the LM's own, as its `generate()` does."""
+    temperature: float = 1.0
+    """What the filters divide logits by, for scores that do not go through them."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it picks without drawing."""
+        return self.generator is None
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether `filtered` changes anything."""
+        return bool(self.filters)
+
+    def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
+        """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
+        if not self.filters:
+            return logits
+        ids = torch.tensor([seen], device=self.device)
+        scores = torch.from_numpy(logits)[None].to(self.device)
+        for apply in self.filters:
+            scores = apply(ids, scores)
+        result: Floats = scores[0].cpu().numpy()
+        return result
+
+    def pick(self, filtered: Floats) -> int:
+        """Choose an id from filtered logits (N,)."""
+        if self.generator is None:
+            return int(filtered.argmax())
+        probabilities = torch.softmax(torch.from_numpy(filtered)[None].to(self.device), dim=-1)
+        return int(torch.multinomial(probabilities, 1, generator=self.generator))
+
+
+def make_sampler(
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> TorchSampler:
+    """Make a sampler.
+
+    Args:
+        temperature: 0 is greedy.
+        top_p: Keep the smallest set of choices whose mass reaches this.
+        top_k: Keep so many; 0 keeps all.
+        repetition_penalty: Above 1 makes ids that were seen less likely.
+        seed: Of the sequence's own random state.
+        device: Where the LM is.
+
+    Returns:
+        A sampler with fresh random state.
+    """
+    filters: list[Filter] = []
+    place = torch.device(device)
+    if repetition_penalty != 1.0:
+        filters.append(RepetitionPenaltyLogitsProcessor(penalty=repetition_penalty))
+    if temperature == 0.0:
+        return TorchSampler(tuple(filters), None, place)
+    if temperature != 1.0:
+        filters.append(TemperatureLogitsWarper(temperature))
+    if top_k:
+        filters.append(TopKLogitsWarper(top_k=top_k))
+    if top_p < 1.0:
+        filters.append(TopPLogitsWarper(top_p=top_p))
+    generator = torch.Generator(device=place).manual_seed(seed)
+    return TorchSampler(tuple(filters), generator, place, temperature)

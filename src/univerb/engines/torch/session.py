@@ -1,0 +1,216 @@
+"""The reference engine: the user's own HF model, on any device that torch has.
+
+A batch shares one cache. Sequences that read fewer rows than others, or take rows back, leave
+masked slots behind; slots that are masked for all are cropped, and when too many are masked for
+some, each sequence's own are moved together. A single sequence never needs a mask, so its
+computation is exactly that of the bare model.
+
+Where there are phrases, two things make a difference of some last bits: passes over a few rows use
+weights that were laid out for them (`Packed`), and what the last prompts had in common with this
+one is not read again (`Prefixes`). Without phrases every bit is the bare model's; in a batch, that
+of the bare model in a batch.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache
+
+from univerb.config import Positions, Weights
+from univerb.decoding.options import Decoding, Resolved
+from univerb.engines.base import Floats, Output, PhraseRow, Row
+from univerb.engines.torch.phrase_rows import TorchRows
+from univerb.engines.torch.prefix_cache import Prefixes
+from univerb.engines.torch.prepacked import can_pack, counting, has_adapter
+from univerb.engines.torch.sampling import TorchSampler, make_sampler
+from univerb.modeling.dynamic import DynamicLM
+
+_MOST = 64
+"""Rows of a pass for which the packed model is used, at most."""
+_SPARSE = 1.25
+"""Slots of a batch for each row of its longest sequence, at most: attention reads them all."""
+_prefixes: WeakKeyDictionary[DynamicLM, dict[Weights, Prefixes]] = WeakKeyDictionary()
+"""What the last prompts of each LM left, by the weights that they were read with."""
+
+
+class TorchEngine:
+    """Computes with torch for a `DynamicLM`."""
+
+    def __init__(self, lm: DynamicLM) -> None:
+        self._lm = lm
+
+    @cached_property
+    def draft_rows(self) -> int:
+        """Eight where weights are read once for all rows: laid out for it, or on a GPU."""
+        model = self._lm.model
+        return 8 if model.device.type != "cpu" or can_pack(model) else 1
+
+    def session(
+        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool
+    ) -> "TorchSession":
+        """Begin with a batch of sequences; states are there whether phrases come or not."""
+        return TorchSession(
+            self._lm, how.positions, how.weights, has_phrases=has_phrases, reuse=reuse
+        )
+
+    def sampler(self, decoding: Decoding) -> TorchSampler:
+        """Make a sampler for one sequence."""
+        return make_sampler(**decoding.sampling, device=self._lm.model.device)
+
+    def phrase_rows(self) -> TorchRows:
+        """Make what multiplies the rows of one sequence's phrases."""
+        return TorchRows(self._lm.model.device)
+
+
+class TorchSession:
+    """A batch of sequences over one KV cache."""
+
+    def __init__(
+        self,
+        lm: DynamicLM,
+        positions: Positions = "unit",
+        weights: Weights = "single",
+        *,
+        has_phrases: bool = False,
+        reuse: bool = False,
+    ) -> None:
+        self._lm = lm
+        self._packed = lm.packed(weights) if has_phrases else None
+        can_share = has_phrases and reuse and not lm.has_window and not has_adapter(lm.model)
+        known = _prefixes.setdefault(lm, {}) if can_share else {}
+        self._prefixes = known.setdefault(weights, Prefixes()) if can_share else None
+        self._by_token = positions == "token"
+        self._cache = DynamicCache()
+        self._mask = numpy.zeros((0, 0), dtype=bool)
+        """(B, slots): which slots of the cache hold a row that counts."""
+        self._next: list[int] = []
+        """The position of each sequence's next row."""
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Output]:
+        """Read the prompts; returns the last row of each."""
+        known = 0
+        if len(prompts) == 1 and self._prefixes is not None:
+            known, self._cache = self._prefixes.find(self._lm.model, prompts[0])
+        longest = max(map(len, prompts))
+        ids = numpy.zeros((len(prompts), longest), dtype=numpy.int64)
+        self._mask = numpy.zeros((len(prompts), longest), dtype=bool)
+        for row, prompt in enumerate(prompts):
+            # Padded on the left, so that the last column is the last token of all.
+            ids[row, longest - len(prompt) :] = prompt
+            self._mask[row, longest - len(prompt) :] = True
+        self._next = [len(prompt) for prompt in prompts]
+        positions = (self._mask.cumsum(axis=1) - 1).clip(min=0)
+        vectors = self._lm.embeddings.input(self._sent(ids[:, known:]))
+        fresh = self._mask[:, known:]
+        outputs = self._forward(vectors, positions[:, known:], fresh, only_last=True)
+        if len(prompts) == 1 and self._prefixes is not None:
+            self._prefixes.keep(self._lm.model, prompts[0], self._cache)
+        return [Output(hidden, logits) for hidden, logits in zip(*outputs, strict=True)]
+
+    @torch.inference_mode()
+    def step(self, rows: Sequence[Sequence[Row]]) -> list[Output]:
+        """Read further rows of every sequence in one pass."""
+        width = max(map(len, rows))
+        positions = numpy.zeros((len(rows), width), dtype=numpy.int64)
+        fresh = numpy.zeros((len(rows), width), dtype=bool)
+        for index, own in enumerate(rows):
+            fresh[index, : len(own)] = True
+            for column, row in enumerate(own):
+                at = self._next[index]
+                if self._by_token and isinstance(row, PhraseRow):
+                    at += row.length - 1
+                positions[index, column] = at
+                self._next[index] = at + 1
+        self._mask = numpy.concatenate([self._mask, fresh], axis=1)
+        hidden, logits = self._forward(self._embed(rows, width), positions, fresh)
+        return [Output(hidden[i, : len(r)], logits[i, : len(r)]) for i, r in enumerate(rows)]
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        """Forget the last rows of each sequence."""
+        for index, count in enumerate(counts):
+            if count:
+                used = numpy.flatnonzero(self._mask[index])[-count:]
+                self._mask[index, used] = False
+                self._next[index] -= count
+        used = numpy.flatnonzero(self._mask.any(axis=0))
+        if spare := self._mask.shape[1] - (int(used[-1]) + 1 if used.size else 0):
+            self._mask = self._mask[:, :-spare]
+            forget(self._cache, spare)
+        longest = int(self._mask.sum(axis=1).max())
+        if self._mask.shape[1] > _SPARSE * longest:
+            self._move_together(longest)
+
+    def _move_together(self, longest: int) -> None:
+        """Drop slots that are masked: not its slot but its position is what a row knows."""
+        # Stable: masked slots first, then the others in their order.
+        kept = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
+        self._mask = numpy.take_along_axis(self._mask, kept, axis=1)
+        slots = self._sent(kept)[:, None, :, None]
+        for layer in self._cache.layers:
+            if not layer.is_initialized:
+                continue
+            keys, values = layer.keys, layer.values
+            layer.keys = keys.gather(2, slots.expand(-1, keys.shape[1], -1, keys.shape[3]))
+            layer.values = values.gather(2, slots.expand(-1, values.shape[1], -1, values.shape[3]))
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Keep these sequences in this order; naming one twice forks it."""
+        self._cache.batch_select_indices(self._sent(numpy.array(indices)))
+        self._mask = self._mask[list(indices)]
+        self._next = [self._next[index] for index in indices]
+
+    def _sent(self, numbers: numpy.ndarray) -> Tensor:
+        return torch.from_numpy(numbers).to(self._lm.model.device)
+
+    def _embed(self, rows: Sequence[Sequence[Row]], width: int) -> Tensor:
+        """Return the rows as vectors, (B, width, d)."""
+        ids = numpy.zeros((len(rows), width), dtype=numpy.int64)
+        for index, own in enumerate(rows):
+            ids[index, : len(own)] = [row if isinstance(row, int) else 0 for row in own]
+        vectors: Tensor = self._lm.embeddings.input(self._sent(ids))
+        for index, own in enumerate(rows):
+            for column, row in enumerate(own):
+                if isinstance(row, PhraseRow):
+                    vectors[index, column] = torch.from_numpy(row.vector).to(vectors)
+        return vectors
+
+    def _forward(
+        self,
+        vectors: Tensor,
+        positions: numpy.ndarray,
+        fresh: numpy.ndarray,
+        *,
+        only_last: bool = False,
+    ) -> tuple[Floats, Floats]:
+        """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones.
+
+        Those of rows that are not fresh, but padding, mean nothing.
+        """
+        is_few = self._packed and self._packed.least_rows <= int(fresh.sum()) <= _MOST
+        packed = self._packed if is_few else None
+        body = packed.body if packed else self._lm.model.base_model
+        output = packed.output if packed else self._lm.embeddings.output
+        with counting(None if fresh.all() else self._sent(fresh)):
+            hidden: Tensor = body(
+                inputs_embeds=vectors,
+                past_key_values=self._cache,
+                attention_mask=None if self._mask.all() else self._sent(self._mask.astype(int)),
+                position_ids=self._sent(positions),
+                use_cache=True,
+            ).last_hidden_state[:, -1 if only_last else 0 :]
+            logits = output(hidden)
+        return hidden.float().cpu().numpy(), logits.float().cpu().numpy()
+
+
+def forget(cache: Cache, count: int) -> None:
+    """Remove the newest slots of a KV cache.
+
+    `Cache.crop` has meant the length to keep and the number to remove in different releases; a
+    negative number has always meant this. No other place calls it, and a test pins it.
+    """
+    cache.crop(-count)

@@ -1,0 +1,1 @@
+"""What measures and reproduces: one folder per question. The product never imports it."""

@@ -1,0 +1,1 @@
+"""Standard tasks of lm-evaluation-harness, with phrases."""

@@ -1,0 +1,1 @@
+"""Who judges texts: models, people, entailment."""

@@ -1,0 +1,81 @@
+"""Case studies as one HTML page of its own: no script, nothing loaded from elsewhere."""
+
+from collections.abc import Iterable
+from html import escape
+
+from univerb.applications.page import colour, page, sourced
+from univerb.decoding.results import Piece
+from univerb.lab.judging.case_study import CaseStudy, System, places
+from univerb.phrase import Phrase
+
+_STYLE = """
+body { font-size: 16px; line-height: 1.6; }
+main { max-width: 72rem; }
+h2 { font-size: 1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+.note { margin: .75rem 0 0; }
+section { margin: 2.5rem 0 0; }
+.prompt { color: var(--soft); margin: 0 0 1rem; padding-left: .9rem;
+  border-left: 3px solid var(--line); }
+.sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
+  gap: 1rem; align-items: start; }
+article { min-width: 0; background: var(--card); border: 1px solid var(--line);
+  border-radius: .5rem; padding: 1rem 1.1rem; }
+"""
+
+_NOTE = """<p class="note">What is coloured was written as one phrase of the dynamic vocabulary; \
+point at it to see where the phrase comes from. All else was written token by token.</p>
+"""
+
+_CASE = """<section>
+<p class="text prompt">{prompt}</p>
+<div class="sides">
+{sides}
+</div>
+</section>"""
+
+_SIDE = """<article>
+<h2>{name}</h2>
+<p class="text">{text}</p>
+<p class="note">{caption}</p>
+</article>"""
+
+
+def case_study_html(studies: Iterable[CaseStudy], title: str = "Case study") -> str:
+    """Show cases as a page, systems side by side.
+
+    Args:
+        studies: The cases.
+        title: The page's title.
+
+    Returns:
+        A whole HTML document on which every phrase is coloured and shows its sources.
+    """
+    cases = (
+        _CASE.format(prompt=escape(own.prompt), sides="\n".join(map(_side, own.systems)))
+        for own in studies
+    )
+    return page(title, _NOTE + "\n".join(cases), _STYLE)
+
+
+def _side(system: System) -> str:
+    return _SIDE.format(
+        name=escape(system.name), text=_text(system.pieces), caption=escape(system.caption)
+    )
+
+
+def _text(pieces: Iterable[Piece]) -> str:
+    parts, number = [], 0
+    for piece in pieces:
+        if piece.phrase is None:
+            parts.append(escape(piece.text))
+            continue
+        parts.append(_phrase(piece.text, piece.phrase, number))
+        number += 1
+    return "".join(parts)
+
+
+def _phrase(text: str, phrase: Phrase, number: int) -> str:
+    """Colour a phrase in one of two colours by turns, so that neighbours stay apart."""
+    space = len(text) - len(text.lstrip())
+    found = "".join(f"<span>{escape(place)}</span>" for place in places(phrase))
+    return escape(text[:space]) + sourced(text[space:], found, colour(number % 2))

@@ -1,0 +1,1 @@
+"""What an encoder's phrases are worth on held-out text."""

@@ -1,0 +1,1 @@
+"""How each of the paper's tables is measured."""

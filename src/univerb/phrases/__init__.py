@@ -1,0 +1,1 @@
+"""Documents' text to phrases: n-grams, FMM, parsed, lists, guards, mining."""

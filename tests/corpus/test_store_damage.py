@@ -1,0 +1,261 @@
+"""A damaged store says so: at once, by name, without a crash, and without being changed."""
+
+import hashlib
+import json
+import random
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from conftest import TEXT, make_llama, make_tokenizer, stir
+from univerb.corpus import encode as encoding
+from univerb.corpus import open_corpus, shards
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import FORMAT, Settings
+from univerb.errors import CorruptStoreError, StoreError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.tokenizer import Tokenizer
+
+QUERY = "tenant landlord rent"
+MANIFEST = "manifest.json"
+
+
+class Store:
+    """A store to damage, and what it answers when it is whole."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self.folder = folder
+        self.tokenizer = tokenizer
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+        self.files = [path for path in found if path.name != "lock"]
+        self.content = {path: path.read_bytes() for path in self.files}
+        self.keys = self.open().phrases.ids(numpy.arange(len(self.open().phrases)))
+        self.answers = self.ask()
+
+    def open(self) -> Any:
+        return open_corpus(self.folder)
+
+    def ask(self) -> list[Any]:
+        corpus = self.open()
+        selected = corpus.select(QUERY, self.tokenizer, 9, others=True)
+        vectors = [part.tolist() for part in corpus.vectors(self.keys)]
+        sources = [(p.ids, p.text, p.sources) for p in selected.phrases]
+        return [corpus.search(QUERY, 9), sources, vectors, list(corpus.documents())]
+
+    def state(self) -> list[tuple[int, int]]:
+        stats = [path.stat() for path in self.files if path.exists()]
+        return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+
+    def restore(self) -> None:
+        for path, data in self.content.items():
+            path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+    documents = [Document(f"{TEXT} Clause {i * 'x'}. {TEXT}", f"d{i}") for i in range(3)]
+    folder = tmp_path_factory.mktemp("store") / "c.uv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_CHARACTERS", 600)
+        patch.setattr(encoding, "BATCH", 64)
+        build_corpus(folder, documents, lm, Settings(max_words=20))
+    store = Store(folder, lm.tokenizer)
+    manifest = store.open().manifest
+    assert len(manifest.shards) == 3 and len(manifest.vectors) > 1
+    return store
+
+
+def check_refused(store: Store, what: object, must_refuse: bool = False) -> None:
+    """Ask everything, then verify: the right answers or a typed error, and always an error last."""
+    before = store.state()
+    began = time.perf_counter()
+    try:
+        answers = store.ask()
+    except StoreError as error:
+        assert str(error).count("\n") == 0 and len(str(error)) < 600, what
+    else:
+        assert not must_refuse and answers == store.answers, what
+    with pytest.raises(StoreError):
+        store.open().verify()
+        pytest.fail(f"not found by verify: {what}")
+    assert time.perf_counter() - began < 1, what
+    assert store.state() == before, what
+
+
+@pytest.fixture(autouse=True)
+def restored(store: Store):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    store.restore()
+    # In kilobytes; what was the most before counts too.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_a_whole_store_answers_and_verifies(store: Store):
+    assert store.ask() == store.answers
+    objects = store.folder / "objects"
+    sizes = [path.stat().st_size for path in objects.rglob("*") if path.name != "sums.json"]
+    folders = sum(path.stat().st_size for path in objects.rglob("*") if path.is_dir())
+    assert store.open().verify() == sum(sizes) - folders
+
+
+def test_every_file_cut_short_or_made_longer(store: Store):
+    for path in store.files:
+        data = store.content[path]
+        points = {len(data) * i // 20 for i in range(20)} | {max(len(data) - 1, 0)}
+        for point in sorted(points):
+            path.write_bytes(data[:point])
+            check_refused(store, (path, point), must_refuse=path.name != "sums.json")
+        path.write_bytes(data + b"\0")
+        check_refused(store, (path, "longer"))
+        path.write_bytes(data)
+
+
+def test_two_hundred_flipped_bits_and_one_in_every_file(store: Store):
+    choose = random.Random(0)
+    weights = [len(store.content[path]) for path in store.files]
+    for path in [*store.files, *choose.choices(store.files, weights, k=200)]:
+        data = bytearray(store.content[path])
+        bit = choose.randrange(8 * len(data))
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        check_refused(store, (path, bit))
+        path.write_bytes(store.content[path])
+
+
+def test_files_swapped_also_of_equal_size(store: Store):
+    pairs = list(zip(store.files, store.files[1:] + store.files[:1], strict=True))
+    by_size: dict[int, list[Path]] = {}
+    for path in store.files:
+        by_size.setdefault(len(store.content[path]), []).append(path)
+    pairs += [(same[0], other) for same in by_size.values() for other in same[1:]]
+    assert len(pairs) > len(store.files)
+    for one, other in pairs:
+        if store.content[one] == store.content[other]:
+            continue
+        one.write_bytes(store.content[other])
+        other.write_bytes(store.content[one])
+        check_refused(store, (one, other))
+        store.restore()
+
+
+def test_objects_swapped_as_a_whole(store: Store, tmp_path: Path):
+    for kind in ("shard", "vectors"):
+        one, other = sorted((store.folder / "objects").glob(f"{kind}-*"))[:2]
+        for source, goal in ((one, tmp_path / "x"), (other, one), (tmp_path / "x", other)):
+            source.rename(goal)
+        check_refused(store, kind, must_refuse=True)
+        for source, goal in ((one, tmp_path / "x"), (other, one), (tmp_path / "x", other)):
+            source.rename(goal)
+
+
+def test_every_file_missing_or_a_folder(store: Store):
+    for path in store.files:
+        path.unlink()
+        check_refused(store, path)
+        path.mkdir()
+        with pytest.raises(StoreError):
+            store.open().verify()
+        path.rmdir()
+        path.write_bytes(store.content[path])
+    for folder in sorted((store.folder / "objects").iterdir()):
+        folder.rename(folder.with_name("away"))
+        check_refused(store, folder, must_refuse=True)
+        folder.with_name("away").rename(folder)
+
+
+def forge(store: Store, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest and make its own hash right again."""
+    fields = json.loads(json.loads(store.content[store.folder / MANIFEST])["body"])
+    change(fields)
+    body = json.dumps(fields)
+    outer = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}
+    (store.folder / MANIFEST).write_text(json.dumps(outer))
+
+
+def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [p for key, one in value.items() for p in numbers(one, (*path, key))]
+    if isinstance(value, list):
+        return [p for i, one in enumerate(value) for p in numbers(one, (*path, i))]
+    return [path] if isinstance(value, int) else []
+
+
+def test_one_number_of_the_manifest_changed_and_its_hash_made_right(store: Store):
+    fields = json.loads(json.loads(store.content[store.folder / MANIFEST])["body"])
+    places = numbers(fields)
+    assert len(places) > 30
+    for place in places:
+        for new in (lambda n: 2**40, lambda n: -1, lambda n: 2**70, lambda n: n + 1, lambda n: 0):
+
+            def change(fields: dict[str, Any], new=new, place=place) -> None:
+                *above, last = place
+                for key in above:
+                    fields = fields[key]
+                fields[last] = new(fields[last])
+
+            forge(store, change)
+            changed = json.loads((store.folder / MANIFEST).read_text())["body"]
+            if json.loads(changed) != fields:
+                check_refused(store, (place, changed))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.update(width=f["width"] // 2),
+        lambda f: f.update(width=f["width"] * 2),
+        lambda f: f.update(width=1),
+        lambda f: f.update(is_tied=True),
+        lambda f: f["settings"].update(dtype="float32"),
+        lambda f: f["settings"].update(dtype="float64"),
+        lambda f: f["settings"].update(sizes=[2, 1 << 40]),
+        lambda f: f["settings"].update(method="bm25(k1=2,b=0.1)"),
+        lambda f: f.update(byteorder="big"),
+        lambda f: f.update(index=f["phrases"]),
+        lambda f: f.update(phrases=None),
+        lambda f: f.update(vectors=f["vectors"][:1]),
+        lambda f: f.update(shards=f["shards"][::-1]),
+        lambda f: f.update(vectors=f["vectors"][::-1]),
+        lambda f: f.update(extra=1),
+        lambda f: f["index"].update(name="../../etc"),
+        lambda f: f["index"]["sizes"].update({"../../manifest.json": 1}),
+        lambda f: f["shards"][0]["sizes"].clear(),
+    ],
+)
+def test_a_manifest_forged_on_purpose(store: Store, change):
+    forge(store, change)
+    check_refused(store, "forged")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{}", '{"body": 1, "sha256": ""}', "[" * 100_000, '"\\ud800"', "\0"]
+)
+def test_a_manifest_that_is_something_else(store: Store, text: str):
+    (store.folder / MANIFEST).write_text(text)
+    with pytest.raises(CorruptStoreError, match=r"manifest.json.*univerb index"):
+        store.open()
+
+
+def test_a_store_of_a_newer_version_says_so(store: Store):
+    forge(store, lambda fields: fields.update(format=FORMAT + 1, unheard_of=[1]))
+    with pytest.raises(StoreError, match=f"has format {FORMAT + 1}.*Update univerb") as raised:
+        store.open()
+    assert not isinstance(raised.value, CorruptStoreError)
+
+
+def test_no_store_where_one_is_looked_for(store: Store, tmp_path: Path):
+    with pytest.raises(StoreError, match=r"does not exist.*univerb index"):
+        open_corpus(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="holds no finished store"):
+        open_corpus(tmp_path)
+    shutil.copytree(store.folder, tmp_path / "moved")
+    assert open_corpus(tmp_path / "moved").search(QUERY, 9) == store.answers[0]

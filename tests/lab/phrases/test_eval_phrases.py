@@ -1,0 +1,477 @@
+"""`univerb eval phrases`: each measure against a slow direct one, and the command itself."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
+from univerb.config import Profile
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import Settings
+from univerb.decoding import phrase_head as active
+from univerb.decoding.choice import accepted_tokens, accepts, choose_unfold
+from univerb.decoding.loop import generate
+from univerb.engines.torch.sampling import make_sampler
+from univerb.errors import DocumentError
+from univerb.lab.phrases.candidates import candidates
+from univerb.lab.phrases.firing import firing, kept_sizes, pool_firing
+from univerb.lab.phrases.halves import Halves, cut
+from univerb.lab.phrases.input_side import input_side, mean_and_p95, pool_input_side
+from univerb.lab.phrases.reading import Branch, Reading
+from univerb.lab.phrases.report import markdown, report_rows
+from univerb.lab.phrases.run import Protocol, evaluate_phrases
+from univerb.lab.phrases.true_text import pool_true_text, true_text
+from univerb.lab.phrases.writing import Sources, Subject, pool_writing, standard_ways, write
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+
+LEASES = [Document(f"Lease {n}. {TEXT} Clause {n}: {TEXT}", f"{n}.txt") for n in range(3)]
+SMALL = Protocol(context=48, truth=40, max_tokens=12, k=2, spans=4, biases=(-2.0, 0.0, 4.0, 9.0))
+
+
+@pytest.fixture(params=[make_gpt2, make_llama], ids=["gpt2", "llama"])
+def lm(request) -> DynamicLM:
+    return stir(DynamicLM.wrap(request.param().double(), make_tokenizer()))
+
+
+@pytest.fixture
+def halves(lm) -> Halves:
+    found = cut(LEASES[0], lm.tokenizer, context=48, truth=40)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def reading(lm, halves) -> Reading:
+    return Reading(lm, halves.context, halves.truth)
+
+
+class Scored:
+    """The candidates of a document with their scores, as the protocol makes them."""
+
+    def __init__(self, lm, reading, halves):
+        self.vocabulary = candidates(lm, halves, None).vocabulary
+        self.keys = [phrase.ids for phrase in self.vocabulary.snapshot().phrases]
+        view = lm.rows(self.vocabulary)
+        self.first = view.first
+        self.scores = (reading.states @ view.outputs.T + view.bias).float()
+
+
+@pytest.fixture
+def scored(lm, reading, halves) -> Scored:
+    return Scored(lm, reading, halves)
+
+
+def after(lm, ids):
+    """The bare LM's logits after a text."""
+    with torch.no_grad():
+        return lm.model(input_ids=torch.tensor([ids])).logits[0, -1].float()
+
+
+class TestHalves:
+    def test_are_the_document_cut_where_a_word_begins(self, lm, halves):
+        document = LEASES[0].text
+        ids = lm.tokenizer.encode(document).ids
+        assert document.startswith(halves.first + halves.second)
+        assert halves.second[0] == " " and halves.second[1].isalnum()
+        begin = len(lm.tokenizer.encode(halves.first).ids)
+        assert abs(begin - len(ids) / 2) < 12
+        assert halves.context == ids[begin - 48 : begin]
+        assert halves.truth == ids[begin : begin + 40]
+
+    def test_spans_are_whole_words(self, lm, halves):
+        for place, size in halves.spans:
+            text = lm.tokenizer.decode(halves.truth[place : place + size])
+            assert place in halves.starts and 2 <= size <= 8
+            assert text.strip() in halves.second
+        assert len(halves.spans) > 20
+
+    def test_of_a_short_document_there_are_none(self, lm):
+        assert cut(Document("The tenant shall pay."), lm.tokenizer) is None
+
+
+class TestCandidates:
+    def test_hold_what_the_corpus_does_not_store(self, lm, tmp_path):
+        corpus = build_corpus(
+            tmp_path / "c.uv", LEASES[1:], lm, Settings(min_count=2, vectors=False)
+        )
+        halves = cut(LEASES[0], lm.tokenizer, sizes=(2, 8))
+        found = candidates(lm, halves, corpus, k=8)
+        keys = {phrase.ids for phrase in found.vocabulary}
+        own = {phrase.ids for phrase in candidates(lm, halves, None).vocabulary}
+        stored = {p.ids for p in corpus.select(halves.first, lm.tokenizer, 8).phrases}
+        assert own < keys and stored < keys
+        # In the corpus once, so it is not stored.
+        [once] = [phrase for phrase in found.vocabulary if phrase.text == " 2: The"]
+        assert once.ids not in stored | own
+        assert found.sources[-1] == halves.first
+        assert all(any(s in doc.text for doc in LEASES[1:]) for s in found.sources[:-1])
+
+
+class TestReading:
+    def test_branches_are_what_the_lm_says_after_each_text(self, lm, halves, reading):
+        other = lm.tokenizer.encode(" landlord shall give").ids
+        branches = [
+            Branch(place, reading.rows(other[:size])) for place, size in ((0, 3), (7, 1), (40, 2))
+        ]
+        for _ in range(2):
+            for branch, found in zip(branches, reading.follow(branches), strict=True):
+                text = halves.context + halves.truth[: branch.place]
+                for row in range(len(branch.rows)):
+                    expected = after(lm, text + other[: row + 1])
+                    assert torch.allclose(found[row], expected, atol=1e-4)
+        assert reading.follow([]) == []
+
+    def test_greedy_runs_are_those_of_generate(self, lm, halves, reading):
+        runs = reading.right_runs()
+        for place in range(0, 40, 5):
+            prompt = halves.context + halves.truth[:place]
+            made = generate(lm, prompt, max_tokens=8, ignore_eos=True)
+            ids = [token for piece in made.pieces for token in piece.ids]
+            pairs = list(zip(ids, halves.truth[place:], strict=False))
+            right = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+            assert min(runs[place], len(pairs)) == right
+
+
+class TestTrueText:
+    def test_without_phrases_exact_is_bare(self, halves, reading):
+        none = reading.logits[:, :0]
+        found = true_text(reading, [], none, len(halves.second), [0.0, 5.0])
+        assert found.exact == found.strict == pytest.approx([found.bare] * 2)
+        ids = torch.tensor(halves.truth)
+        direct = reading.logits[:-1].log_softmax(-1)[range(40), ids].double().sum()
+        assert found.bare == pytest.approx(float(direct), rel=1e-5)
+
+    def test_a_phrase_that_scores_as_its_first_token(self, lm, halves, reading):
+        # One phrase, written as two tokens or as one unit, at the very beginning.
+        key, scores = tuple(halves.truth[:2]), torch.full((41, 1), -math.inf)
+        scores[0, 0] = reading.logits[0, key[0]]
+        found = true_text(reading, [key], scores, 10, [0.0])
+        shares = reading.logits.double().softmax(-1)
+        first, second = shares[0, key[0]], shares[1, key[1]]
+        whole = 1 + first
+        expected = math.log(first * second / whole + first / whole) - math.log(first * second)
+        assert found.exact[0] - found.bare == pytest.approx(expected, abs=1e-5)
+        assert found.strict[0] - found.bare == pytest.approx(
+            math.log(first / whole) - math.log(first * second), abs=1e-5
+        )
+        assert found.exact_bits(0.0) == pytest.approx(-found.exact[0] / math.log(2) / 10)
+
+    def test_documents_add_up(self, halves, reading, scored):
+        one = true_text(reading, scored.keys, scored.scores, 100, [0.0, 2.0])
+        both = pool_true_text([one, one])
+        assert both.exact_bits(2.0) == pytest.approx(one.exact_bits(2.0))
+        assert both.tokens == 80 and both.bare == pytest.approx(2 * one.bare)
+        assert one.exact[0] >= one.strict[0]
+
+
+def chosen(logits, scores, first, tolerance, sampler):
+    is_accepted = numpy.isin(first, accepted_tokens(logits, tolerance))
+    phrases = active.Scored(numpy.arange(len(scores)), first, scores).where(is_accepted)
+    return choose_unfold(logits, logits, phrases, sampler)
+
+
+def slow_firing(lm, halves, reading, scored, tolerance, bias):
+    """Follow the decoder's own functions at each word start."""
+    longest = max(map(len, scored.keys))
+    counts = {
+        "starts": 0,
+        "fired": 0,
+        "right": 0,
+        "lm": 0,
+        "kept": 0,
+        "kept_right": 0,
+        "lm_kept": 0,
+    }
+    greedy = make_sampler()
+    for place in halves.starts:
+        if place + longest > len(halves.truth):
+            continue
+        counts["starts"] += 1
+        text = halves.context + halves.truth[:place]
+        logits = reading.logits[place]
+        scores = scored.scores[place] + bias
+        choice = chosen(logits.numpy(), scores.numpy(), scored.first.numpy(), tolerance, greedy)
+        if choice.unit < len(logits):
+            continue
+        key = scored.keys[choice.unit - len(logits)]
+        counts["fired"] += 1
+        counts["right"] += tuple(halves.truth[place : place + len(key)]) == key
+        kept = 1
+        while kept < len(key):
+            now = after(lm, [*text, *key[:kept]])
+            if accepts(now.numpy(), key[kept], tolerance, greedy) != key[kept]:
+                break
+            kept += 1
+        own = []
+        while len(own) < len(key):
+            own.append(int(after(lm, text + own).argmax()))
+        counts["lm"] += own == halves.truth[place : place + len(key)]
+        if kept >= 2:
+            counts["kept"] += 1
+            counts["kept_right"] += list(key[:kept]) == halves.truth[place : place + kept]
+            counts["lm_kept"] += own[:kept] == halves.truth[place : place + kept]
+    return counts
+
+
+class TestFiring:
+    @pytest.mark.parametrize(("tolerance", "bias"), [(0.0, 9.0), (0.9, 3.0), (0.99, 9.0)])
+    def test_counts_are_those_of_the_decoder(self, lm, halves, reading, scored, tolerance, bias):
+        found = firing(
+            reading, scored.keys, scored.scores, halves.starts, tolerance=tolerance, bias=bias,
+            most=1000,
+        )  # fmt: skip
+        slow = slow_firing(lm, halves, reading, scored, tolerance, bias)
+        assert (found.starts, found.profile.fired) == (slow["starts"], slow["fired"])
+        assert (found.profile.right, found.profile.lm_right) == (slow["right"], slow["lm"])
+        assert found.sampled == found.profile.fired
+        kept = (found.kept, found.kept_right, found.lm_kept_right)
+        assert kept == (slow["kept"], slow["kept_right"], slow["lm_kept"])
+
+    def test_right_ones_are_counted_as_right(self, reading, halves, scored):
+        # Scores that know the truth: only phrases that fit fire, and all places that can, do.
+        scores = torch.full_like(scored.scores, -1e4)
+        for place in halves.starts:
+            for number, key in enumerate(scored.keys):
+                if tuple(halves.truth[place : place + len(key)]) == key:
+                    scores[place, number] = 1e4
+        found = firing(
+            reading, scored.keys, scores, halves.starts, tolerance=1.0, bias=0.0, tolerances=[1.0],
+            biases=[0.0, 1e5],
+        )  # fmt: skip
+        assert found.profile.fired == found.profile.right == found.fitting > 0
+        assert found.kept_right == found.kept and found.profile.precision == 1.0
+        assert found.grid[0] == found.profile
+        assert found.grid[1].fired == found.starts
+
+    def test_kept_sizes_grow_with_the_tolerance(self, reading, halves, scored):
+        proposed = [(place, key) for place in halves.starts[:4] for key in scored.keys[:12]]
+        sizes = [kept_sizes(reading, proposed, t) for t in (0.0, 0.5, 0.99, 1.0)]
+        for less, more in zip(sizes[:-1], sizes[1:], strict=True):
+            assert all(a <= b for a, b in zip(less, more, strict=True))
+        assert sizes[-1] == [len(key) for _, key in proposed]
+
+    def test_samples_are_seeded_and_documents_add_up(self, reading, halves, scored):
+        def found(seed):
+            return firing(
+                reading, scored.keys, scored.scores, halves.starts, tolerance=0.95, bias=9.0,
+                tolerances=[0.9], biases=[9.0], most=3, seed=seed,
+            )  # fmt: skip
+
+        assert found("a") == found("a") and found("a").sampled == 3
+        both = pool_firing([found("a"), found("b")])
+        assert both.rate == pytest.approx(found("a").rate)
+        assert both.grid[0].fired == 2 * found("a").grid[0].fired
+
+    def test_without_phrases_nothing_fires(self, reading, halves):
+        found = firing(reading, [], reading.logits[:, :0], halves.starts, tolerance=0.9, bias=50.0)
+        assert (found.profile.fired, found.fitting, found.kept) == (0, 0, 0)
+
+
+class TestInputSide:
+    def test_a_token_fed_as_its_own_row_is_the_token(self, lm, reading):
+        spans = [(place, 1) for place in range(10)]
+        found = input_side(lm, reading, spans, most=10)
+        for position in ("token", "unit"):
+            own = found.find("last token", position)
+            assert own.vector_tokens == pytest.approx([0.0] * 10, abs=1e-6)
+            assert own.tokens_vector == pytest.approx([0.0] * 10, abs=1e-6)
+
+    def test_a_fresh_split_head_is_the_last_tokens_row(self, halves):
+        fresh = DynamicLM.wrap(make_llama(), make_tokenizer())
+        found = input_side(fresh, Reading(fresh, halves.context, halves.truth), halves.spans, 6)
+        for position in ("token", "unit"):
+            own, last = (found.find(v, position) for v in ("encoder", "last token"))
+            assert own.vector_tokens == pytest.approx(last.vector_tokens, abs=1e-4)
+            assert min(own.vector_tokens) > 0
+
+    def test_is_what_the_lm_says_after_the_vector(self, lm, halves, reading):
+        place, size = halves.spans[-1]
+        found = input_side(lm, reading, [(place, size)], most=1)
+        phrase = lm.tokenizer.decode(halves.truth[place : place + size])
+        vector = lm.encode(list(lm.vocabulary([phrase.strip()]))).inputs
+        before = halves.context + halves.truth[:place]
+        rows = torch.cat([lm.embeddings.input(torch.tensor(before)), vector])
+        tokens = after(lm, before + halves.truth[place : place + size]).double().log_softmax(-1)
+        for position, at in (("unit", len(before)), ("token", len(before) + size - 1)):
+            ids = torch.tensor([[*range(len(before)), at]])
+            with torch.no_grad():
+                out = lm.model(inputs_embeds=rows[None], position_ids=ids).logits[0, -1]
+            own = out.double().log_softmax(-1)
+            expected = float((own.exp() * (own - tokens)).sum())
+            kl = found.find("encoder", position)
+            assert kl.vector_tokens == pytest.approx([expected], abs=1e-4)
+            other = float((tokens.exp() * (tokens - own)).sum())
+            assert kl.tokens_vector == pytest.approx([other], abs=1e-4)
+
+    def test_documents_add_up(self, lm, reading, halves):
+        one = input_side(lm, reading, halves.spans, 5, "s")
+        assert one == input_side(lm, reading, halves.spans, 5, "s")
+        both = pool_input_side([one, input_side(lm, reading, [], 5)])
+        assert both == one
+        assert mean_and_p95([1.0, 2.0, 3.0])["mean"] == 2.0
+        assert mean_and_p95([]) == {"mean": 0.0, "p95": 0.0}
+
+
+class TestWriting:
+    @pytest.fixture
+    def texts(self, lm, halves, reading, scored):
+        lm.profile = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
+        sources = Sources([halves.first], lm.tokenizer)
+        ways = standard_ways(lm.profile)
+        subject = Subject(reading, halves.context, scored.vocabulary, sources)
+        return {name: write(lm, [subject], way, 16)[0] for name, way in ways.items()}
+
+    def test_every_way_is_that_of_generate(self, lm, halves, scored, texts):
+        others = ["circling", "whole", "verify", "atomic", "segmented"]
+        assert list(texts) == ["bare", "profile", *others]
+        bare = texts["bare"]
+        assert bare.steps == bare.tokens == bare.units == 16 and bare.phrase_tokens == 0
+        assert texts["verify"].text == bare.text
+        made = generate(lm, halves.context, scored.vocabulary, max_tokens=16)
+        assert texts["profile"].text == made.text
+        assert texts["profile"].steps == made.stats.steps + 1
+        whole = texts["whole"]
+        # The tokens of a last phrase are read too, that of a last token is not.
+        assert whole.units < whole.tokens and whole.steps - whole.units in (0, 1)
+
+    def test_perplexity_is_the_bare_lms(self, lm, halves, texts):
+        for own in texts.values():
+            ids = lm.tokenizer.encode(own.text).ids
+            if lm.tokenizer.decode(ids) != own.text or len(ids) != own.tokens:
+                continue
+            total = 0.0
+            for place, token in enumerate(ids):
+                total -= float(after(lm, halves.context + ids[:place]).log_softmax(-1)[token])
+            assert own.nll == pytest.approx(total, rel=1e-4)
+
+    def test_pooled_figures_are_ratios_of_sums(self, lm, texts):
+        way = standard_ways(lm.profile)["whole"]
+        found = pool_writing(way, [texts["whole"], texts["bare"]])
+        steps = texts["whole"].steps + texts["bare"].steps
+        assert found.steps_per_token == pytest.approx(steps / (texts["whole"].tokens + 16))
+        assert found.run_words_most == max(texts["whole"].run_words, texts["bare"].run_words)
+        nll = (texts["whole"].nll + texts["bare"].nll) / (texts["whole"].tokens + 16)
+        assert found.ppl == pytest.approx(math.exp(nll))
+        assert 0 <= found.diversity <= 1 and found.splitter
+
+
+class TestWhole:
+    def test_an_interrupted_run_goes_on_where_it_stopped(self, lm, tmp_path, monkeypatch):
+        ways = [standard_ways(lm.profile)[name] for name in ("bare", "profile")]
+        told = []
+
+        def run(folder):
+            return evaluate_phrases(
+                lm, LEASES, None, SMALL, ways=ways, limit_writing=2, folder=folder,
+                progress=lambda *done: told.append(done),
+            )  # fmt: skip
+
+        whole = run(None)
+        assert told == [(2, 3), (3, 3)]
+        assert whole.about["documents"] == 3 and whole.writing[0].documents == 2
+        run(tmp_path)
+        [file] = tmp_path.glob("documents-*.jsonl")
+        lines = file.read_text().splitlines()
+        assert len(lines) == 3 * 3 + 2 * 2
+        # Torn in the middle of the last line, as by kill -9.
+        file.write_text("\n".join(lines[:6]) + "\n" + lines[6][:30])
+        again = run(tmp_path)
+        assert again.to_dict() == whole.to_dict()
+        read = []
+        monkeypatch.setattr(Reading, "__init__", lambda *a, **k: read.append(a))
+        assert run(tmp_path).to_dict() == whole.to_dict() and not read
+
+    def test_another_lm_or_profile_does_not_use_old_results(self, lm, tmp_path):
+        for change in range(3):
+            if change == 1:
+                lm.profile = Profile(phrase_bias=1.5)
+            if change == 2:
+                # As an adapter would: the encoder and the embeddings stay.
+                weight = [p for n, p in lm.model.named_parameters() if "embed" not in n][5]
+                with torch.no_grad():
+                    weight.add_(0.1)
+            evaluate_phrases(lm, LEASES[:1], None, SMALL, folder=tmp_path)
+            assert len(list(tmp_path.glob("*.jsonl"))) == change + 1
+
+    def test_rows_have_the_issues_targets(self, lm):
+        ways = list(standard_ways(lm.profile).values())
+        report = evaluate_phrases(lm, LEASES, None, SMALL, ways=ways)
+        rows = report_rows(report)
+        assert sum(row.is_met is not None for row in rows) == 9
+        exact = next(row for row in rows if row.measure.startswith("true text: exact"))
+        found = report.to_dict()["true_text"]
+        bits = found["exact_bits_per_byte"], found["bare_bits_per_byte"]
+        assert exact.is_met == (bits[0] <= bits[1])
+        page = markdown(report, "univerb eval phrases")
+        assert "KL(vector \\|\\| tokens)" in page and "| atomic |" in page
+        assert asdict(report.firing)["grid"]
+
+    def test_documents_that_are_too_short_are_passed_over(self, lm):
+        short = Document("Too short.")
+        report = evaluate_phrases(lm, [short, LEASES[0]], None, SMALL, measures=["true text"])
+        assert report.about["documents"] == 1 and report.firing is None and not report.writing
+        with pytest.raises(DocumentError, match="none of 1 documents"):
+            evaluate_phrases(lm, [short], None, SMALL)
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory) -> Path:
+    """A model, a corpus and held-out text as a user has them on disk."""
+    folder = tmp_path_factory.mktemp("eval")
+    encoder = saved_encoder(folder)
+    lm = DynamicLM.from_pretrained(str(encoder))
+    build_corpus(folder / "c.uv", LEASES[1:], lm, Settings(min_count=2))
+    (folder / "held.txt").write_text(LEASES[0].text)
+    return folder
+
+
+class TestCommand:
+    SHORT = ("--context", 48, "--truth", 32, "--max-tokens", 8)
+
+    def test_measures_and_reports(self, run, user, tmp_path):
+        given = ["--docs", user / "held.txt", "--corpus", user / "c.uv", *self.SHORT]
+        given += ["--model", user / "encoder", "--out", tmp_path / "report", "--bias", 4]
+        ran = run("eval", "phrases", *given, "--json")
+        assert ran.code == 0, ran.err
+        written = json.loads((tmp_path / "report" / "phrases.json").read_text())
+        assert ran.json == written
+        assert written["about"]["profile"]["phrase_bias"] == 4.0
+        assert written["about"]["vectors"].startswith("from the corpus")
+        names = [own["name"] for own in written["writing"]]
+        others = ["circling", "whole", "verify", "atomic", "segmented"]
+        assert names == ["bare", "profile", *others]
+        assert (tmp_path / "report" / "phrases.png").read_bytes().startswith(b"\x89PNG")
+        assert "univerb eval phrases" in (tmp_path / "report" / "phrases.md").read_text()
+        shown = run("eval", "phrases", *given)
+        for text in ("true text: exact bits per byte", "writing: steps per base token", "verify"):
+            assert text in shown.out
+
+    def test_sweep_writes_its_picture(self, run, user, tmp_path):
+        given = ["--docs", user / "held.txt", "--model", user / "encoder", *self.SHORT]
+        grid = ["--sweep", "--tolerances", "0.5,1", "--biases", "0,6"]
+        ran = run("eval", "phrases", *given, *grid, "--out", tmp_path, "--json")
+        assert ran.code == 0, ran.err
+        names = [own["name"] for own in ran.json["writing"]]
+        assert names[0] == "bare" and len(names) == 5
+        assert ran.json["true_text"] is None
+        assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (["--modes", "bare,profil"], "Did you mean 'profile'"),
+            (["--tolerance", 2], "tolerance is 2.0"),
+            (["--biases", "one"], "such as 0.5,0.9"),
+        ],
+    )
+    def test_mistakes_are_one_clear_line(self, run, user, wrong, said):
+        ran = run(
+            "eval", "phrases", "--docs", user / "held.txt", "--model", user / "encoder", *wrong
+        )
+        assert ran.code == 1 and said in " ".join(ran.err.split())

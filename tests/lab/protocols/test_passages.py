@@ -1,0 +1,95 @@
+"""Texts cut after their prefix: which ones, in which order, and what is kept out of indexes."""
+
+import pytest
+
+from conftest import make_gpt2, make_tokenizer
+from tiny_data import tiny_data
+from univerb.documents.read import read_documents
+from univerb.errors import DocumentError, OptionError
+from univerb.lab.protocols.passages import (
+    ACTS,
+    LAWMT,
+    NATURAL,
+    TEST_SETS,
+    WIKITEXT,
+    is_kept_out,
+    read_passages,
+)
+from univerb.modeling.dynamic import DynamicLM
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return DynamicLM.wrap(make_gpt2(), make_tokenizer()).tokenizer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("name", TEST_SETS)
+def test_prefix_and_reference_are_the_text(tokenizer, data, name):
+    for own in read_passages(name, data, tokenizer, 100, prefix=5):
+        assert len(own.prefix) == 5
+        assert own.reference
+        whole = tokenizer.decode([*own.prefix, *own.reference])
+        assert tokenizer.encode_prompt(whole) == [*own.prefix, *own.reference]
+
+
+@pytest.mark.parametrize("name", TEST_SETS)
+def test_a_longer_run_begins_as_a_shorter_one(tokenizer, data, name):
+    few, many = (read_passages(name, data, tokenizer, limit) for limit in (3, 100))
+    assert few == many[:3]
+    assert len(many) > 3
+
+
+def test_the_order_is_drawn(tokenizer, data):
+    names = [own.name for own in read_passages(LAWMT, data, tokenizer, 100)]
+    assert sorted(names) == ["1", "2", "3", "4", "5", "6"]
+    assert names != sorted(names)
+
+
+def test_titles_are_no_paragraphs(tokenizer, data):
+    assert len(read_passages(WIKITEXT, data, tokenizer, 100)) == 7
+
+
+def test_natural_text_has_no_removed_words_and_no_spaces_before_stops(tokenizer, data):
+    found = read_passages(NATURAL, data, tokenizer, 100)
+    assert len(found) == 6
+    for own in found:
+        text = tokenizer.decode([*own.prefix, *own.reference])
+        assert "<unk>" not in text
+        assert " ." not in text
+
+
+def test_acts_are_those_that_are_kept_out(tokenizer, data):
+    acts = read_documents(data / "law/eurlex.jsonl.gz")
+    out = {act.name for act in acts if is_kept_out(act.name)}
+    assert 0 < len(out) < len(acts) / 3
+    found = read_passages(ACTS, data, tokenizer, 1000)
+    assert {own.name.rsplit(" ", 1)[0] for own in found} == out
+
+
+def test_only_acts_are_kept_out():
+    assert not any(is_kept_out(f"lease-{number}.txt") for number in range(200))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "message"),
+    [("wikitxt", 5, "Did you mean 'wikitext'"), (WIKITEXT, 0, "limit is 0")],
+)
+def test_bad_options(tokenizer, data, name, limit, message):
+    with pytest.raises(OptionError, match=message):
+        read_passages(name, data, tokenizer, limit)
+
+
+def test_missing_data(tokenizer, tmp_path):
+    for folder in (None, tmp_path):
+        with pytest.raises(DocumentError, match="wiki.test.tokens.*UNIVERB_DATA"):
+            read_passages(WIKITEXT, folder, tokenizer, 5)
+
+
+def test_texts_that_are_too_short(tokenizer, data):
+    with pytest.raises(DocumentError, match="more than 5000 tokens"):
+        read_passages(WIKITEXT, data, tokenizer, 5, prefix=5000)

@@ -1,0 +1,365 @@
+"""A run beside the paper: which figures compare, why not, ratios, and the run as JSON."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from univerb.errors import DocumentError, OptionError
+from univerb.lab.tables.comparison import NOT_THERE, compare, unmet
+from univerb.lab.tables.measured import (
+    Measured,
+    Run,
+    RunRow,
+    Setup,
+    read_run,
+    run_from_dict,
+    run_to_dict,
+)
+from univerb.lab.tables.paper import COLUMNS, Column, paper_table, paper_tables
+from univerb.lab.tables.rendering import to_json
+
+PAPER = Setup(
+    model="openai-community/gpt2",
+    data="WikiText-103 test",
+    n=1785,
+    seed=0,
+    threads=2,
+    timed="decode",
+    scorer="gpt2-large",
+    featuriser="gpt2-large",
+    training="wikitext-103",
+    retriever="facebook/dpr-ctx_encoder-single-nq-base",
+    documents=32,
+    prefix=32,
+    budget=128,
+    tokenizer="gpt2",
+    splitter="spacy.blank('en') 3.8.18",
+    device="NVIDIA GeForce RTX 3090",
+    kv_cache=False,
+)
+OURS = Setup(
+    model="smollm2-135m",
+    data="wikitext-103 test",
+    n=200,
+    seed=0,
+    threads=2,
+    timed="decode",
+    scorer="smollm2-135m",
+    featuriser="smollm2-135m",
+    retriever="bm25",
+    documents=32,
+    prefix=32,
+    budget=128,
+    splitter="regex",
+)
+
+
+def row(name, stands_for="", decoding="greedy", section="", setup=None, **cells):
+    found = {key.replace("_", "-"): Measured(value) for key, value in cells.items()}
+    return RunRow(name, found, stands_for, section, decoding, setup)
+
+
+def a_run(*rows, setup=PAPER, extra=()):
+    return Run(setup, rows, extra)
+
+
+def one(setup, column, table="main", stands_for="Ours", section="", decoding="greedy"):
+    """Return the only line of a run of one figure."""
+    own = RunRow("mine", {column: Measured(1.0)}, stands_for, section, decoding)
+    [line] = compare(a_run(own, setup=setup), paper_table(table)).lines
+    return line
+
+
+class TestComparable:
+    @pytest.mark.parametrize("column", ["MAUVE", "Rep-3", "Diversity", "Latency", "PPL"])
+    def test_a_run_as_the_papers_compares(self, column):
+        line = one(PAPER, column)
+        assert (line.standing, line.reasons) == ("yes", ())
+
+    @pytest.mark.parametrize(
+        ("change", "column", "word"),
+        [
+            ({"featuriser": "gpt2"}, "MAUVE", "featuriser"),
+            ({"n": 1000}, "MAUVE", "N: 1000 here, about 1800 in the paper"),
+            ({"scorer": ""}, "PPL", "scorer: not said here, gpt2-large in the paper"),
+            ({"splitter": "regex"}, "Rep-2", "splitter"),
+            ({"splitter": "regex"}, "Diversity", "splitter"),
+            ({"model": "gpt2-large"}, "PPL", "model"),
+            ({"training": "none"}, "PPL", "training"),
+            ({"data": "wikitext-103 test, de-tokenised"}, "PPL", "data"),
+            ({"retriever": "bm25"}, "PPL", "retriever: bm25 here, dpr in the paper"),
+            ({"documents": 16}, "PPL", "documents: 16 here, 32 in the paper"),
+            ({"budget": 64}, "PPL", "budget"),
+            ({"prefix": None}, "PPL", "prefix: not said here"),
+        ],
+    )
+    def test_one_thing_that_differs_is_the_one_reason(self, change, column, word):
+        line = one(replace(PAPER, **change), column)
+        assert line.standing == "no"
+        assert len(line.reasons) == 1
+        assert line.reasons[0].startswith(word)
+
+    @pytest.mark.parametrize(
+        ("change", "column"),
+        [
+            ({"featuriser": "", "scorer": ""}, "Rep-2"),
+            ({"scorer": "", "n": 50, "device": "cpu"}, "Diversity"),
+            ({"featuriser": "", "splitter": ""}, "PPL"),
+            ({"seed": 5, "threads": 64}, "MAUVE"),
+        ],
+    )
+    def test_what_a_column_does_not_hang_on_is_no_reason(self, change, column):
+        assert one(replace(PAPER, **change), column).standing == "yes"
+
+    def test_a_row_without_retrieval_needs_no_retriever(self):
+        setup = replace(PAPER, retriever="", documents=None)
+        assert one(setup, "PPL", stands_for="Transformer").standing == "yes"
+        assert one(setup, "PPL", stands_for="Ours").standing == "no"
+
+    def test_latency_elsewhere_leaves_ratios(self):
+        line = one(replace(PAPER, device="cpu", kv_cache=True, timed="encode + decode"), "Latency")
+        assert line.standing == "ratio"
+        assert line.reasons == (
+            "device: cpu here, rtx-3090 in the paper",
+            "KV cache: yes here, no in the paper",
+            "inside the timed part: encode + decode here, decode in the paper",
+        )
+
+    def test_flops_are_a_trend_at_best(self):
+        line = one(PAPER, "FLOPS", "resources", "32", decoding="")
+        assert line.standing == "trend"
+        assert line.reasons == (COLUMNS["FLOPS"].caveat,)
+
+    def test_memory_by_formula_needs_only_the_model(self):
+        assert one(PAPER, "Memory", "resources", "32", decoding="").standing == "yes"
+        assert one(OURS, "Memory", "resources", "32", decoding="").standing == "no"
+
+    def test_citations(self):
+        setup = replace(PAPER, model="TinyLlama/TinyLlama-1.1B-Chat-v1.0", data="ASQA", n=948)
+        setup = replace(setup, documents=3, shots=1, nli="minilm")
+        ours = {"table": "asqa", "stands_for": "w/ n-grams", "section": "Ours", "decoding": ""}
+        assert one(setup, "Rouge-L", **ours).standing == "yes"
+        assert one(setup, "Citation_rec", **ours).reasons == (
+            "NLI: minilm here, t5-xxl-true-nli-mixture in the paper",
+        )
+        assert one(setup, "QA-EM", **ours).reasons[0].startswith("reader: not said")
+        true = replace(setup, nli="google/t5_xxl_true_nli_mixture")
+        assert one(true, "Citation_rec", **ours).standing == "yes"
+        bare = one(true, "Rouge-L", "asqa", "TinyLlama", decoding="")
+        assert bare.reasons == ("training: wikitext-103 here, none in the paper",)
+
+    @pytest.mark.parametrize(
+        ("judge", "standing"),
+        [("gpt-4", "yes"), ("GPT-4-0125-preview", "yes"), ("gpt-4o", "no"), ("human", "no")],
+    )
+    def test_judges(self, judge, standing):
+        setup = replace(PAPER, judge=judge, n=100)
+        found = one(setup, "Better", "gpt4", "MWT", "WikiText103", decoding="")
+        assert found.standing == standing
+
+    def test_a_cells_own_n_and_a_rows_own_setup_count(self):
+        rows = (
+            RunRow("few", {"MAUVE": Measured(1.0, n=10)}, "Ours", "", "greedy"),
+            row("small", "Ours", MAUVE=1.0, setup=OURS),
+            row("whole", "Ours", MAUVE=1.0),
+        )
+        few, small, whole = compare(a_run(*rows), paper_table("main")).lines
+        assert (few.standing, few.n, small.standing, small.n) == ("no", 10, "no", 200)
+        assert (whole.standing, whole.n) == ("yes", 1785)
+
+    def test_what_the_paper_leaves_out_has_no_standing(self):
+        line = one(PAPER, "PPL", "lawmt", "kNN-LM")
+        assert (line.paper, line.standing, line.reasons) == (None, None, (NOT_THERE,))
+        line = one(PAPER, "PPL", stands_for="")
+        assert (line.beside, line.standing, line.reasons) == ("", None, (NOT_THERE,))
+
+    def test_another_measure_never_compares_but_stands_beside(self):
+        matched = Column("MAUVE_matched", better="higher", beside="MAUVE")
+        own = RunRow("mine", {"MAUVE_matched": Measured(30.0)}, "Ours", "", "greedy")
+        [line] = compare(a_run(own, extra=(matched,)), paper_table("main")).lines
+        assert (line.paper, line.standing) == (25.69, "no")
+        assert line.reasons == ("MAUVE_matched is another measure than the paper's MAUVE",)
+
+    @given(st.integers(0, 5000))
+    def test_n_counts_from_nine_tenths_on(self, n):
+        assert bool(unmet({"n": 1800}, replace(PAPER, n=n))) == (n < 1620)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "gpt2-large",
+            "GPT2_Large",
+            "openai-community/gpt2-large",
+            "/models/gpt2-large/",
+            "a\\gpt2-large",
+        ],
+    )
+    def test_names_are_alike_by_their_last_part(self, name):
+        assert not unmet({"scorer": "gpt2-large"}, replace(PAPER, scorer=name))
+
+    @pytest.mark.parametrize("name", ["gpt2", "gpt2-large-finetuned", "xgpt2-large", ""])
+    def test_other_names_are_not(self, name):
+        assert unmet({"scorer": "gpt2-large"}, replace(PAPER, scorer=name))
+
+
+class TestRatios:
+    def test_each_side_to_its_own_baseline(self):
+        run = a_run(
+            row("bare", "Transformer", MAUVE=40.0, PPL=8.0),
+            row("default", "Ours", MAUVE=50.0, PPL=12.0),
+            row("atomic", "Ours", MAUVE=30.0),
+            setup=OURS,
+        )
+        found = {(own.row, own.column): own for own in compare(run, paper_table("main")).lines}
+        assert found["default", "MAUVE"].run_ratio == pytest.approx(1.25)
+        assert found["default", "MAUVE"].paper_ratio == pytest.approx(25.69 / 20.47)
+        assert found["default", "PPL"].run_ratio == pytest.approx(1.5)
+        assert found["atomic", "MAUVE"].run_ratio == pytest.approx(0.75)
+        assert found["bare", "MAUVE"].run_ratio is None
+        assert found["bare", "MAUVE"].paper_ratio is None
+
+    def test_greedy_and_nucleus_have_their_own_baselines(self):
+        run = a_run(
+            row("bare", "Transformer", "greedy", PPL=4.0),
+            row("bare", "Transformer", "nucleus", PPL=20.0),
+            row("ours", "Ours", "greedy", PPL=8.0),
+            row("ours", "Ours", "nucleus", PPL=30.0),
+        )
+        lines = compare(run, paper_table("main-full")).lines
+        assert [own.run_ratio for own in lines] == [None, None, 2.0, 1.5]
+        assert lines[3].paper_ratio == pytest.approx(51.38 / 31.01)
+
+    def test_sections_have_their_own_or_the_one_above_all(self):
+        run = a_run(
+            row("a", "in-batch", section="FMM", PPL=10.0),
+            row("b", "generation", section="FMM", PPL=5.0),
+            row("c", "generation", section="N-ids", PPL=5.0),
+        )
+        lines = compare(run, paper_table("negatives")).lines
+        assert [own.run_ratio for own in lines] == [None, 0.5, None]
+        assert lines[2].paper_ratio == pytest.approx(8.07 / 21.53)
+        run = a_run(
+            RunRow("bare", {"Rouge-L": Measured(20.0)}, "TinyLlama"),
+            RunRow("parsed", {"Rouge-L": Measured(25.0)}, "w/ parsing", "Ours"),
+        )
+        assert compare(run, paper_table("asqa")).lines[1].run_ratio == 1.25
+
+    def test_without_a_baseline_there_are_none(self):
+        run = a_run(RunRow("mine", {"Better": Measured(0.5)}, "MWT", "WikiText103"))
+        [line] = compare(run, paper_table("gpt4")).lines
+        assert (line.run_ratio, line.paper_ratio) == (None, None)
+        [line] = compare(a_run(row("mine", "Ours", MAUVE=1.0)), paper_table("main")).lines
+        assert line.run_ratio is None
+        assert line.paper_ratio == pytest.approx(25.69 / 20.47)
+
+    def test_a_baseline_of_zero_gives_none(self):
+        run = a_run(row("bare", "Transformer", PPL=0.0), row("ours", "Ours", PPL=1.0))
+        assert compare(run, paper_table("main")).lines[1].run_ratio is None
+
+
+class TestRowsAndColumns:
+    def test_rows_of_another_decoding_are_left_out(self):
+        run = a_run(row("a", "Ours", "greedy", PPL=1.0), row("a", "Ours", "nucleus", PPL=1.0))
+        assert [own.decoding for own in compare(run, paper_table("main")).lines] == ["greedy"]
+
+    def test_a_table_without_decodings_takes_all(self):
+        run = a_run(row("a", "Ours", "greedy", NSL=90.0), row("a", "Ours", "nucleus", NSL=95.0))
+        lines = compare(run, paper_table("compression")).lines
+        assert [own.paper for own in lines] == [101.38, 101.38]
+
+    def test_columns_that_only_other_tables_have_are_kept_at_the_end(self):
+        run = a_run(RunRow("a", {"Rep-2": Measured(9.0)}, "Ours", "", "greedy"))
+        found = compare(run, paper_table("scale-up"))
+        assert [own.name for own in found.columns][-1] == "Rep-2"
+        assert found.lines[0].standing is None
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            ([row("a", "Oursx", PPL=1.0)], r"no row 'Oursx \(greedy\)'.*Did you mean 'Ours"),
+            ([row("a", "Ours", "", PPL=1.0)], r"no row 'Ours'.*Ours \(greedy\)"),
+            ([row("a", "Ours", section="FMM", PPL=1.0)], "no row 'FMM: Ours"),
+            ([row("a", "Ours", PPL=1.0)] * 2, r"Two rows are 'a \(greedy\)'"),
+            ([row("a", "Ours", PLP=1.0)], "column 'PLP'.*Did you mean 'PPL'"),
+        ],
+    )
+    def test_what_does_not_fit_is_an_error(self, rows, message):
+        with pytest.raises(OptionError, match=message):
+            compare(a_run(*rows), paper_table("main"))
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+CELL = st.builds(Measured, FINITE, st.none() | FINITE, st.none() | st.integers(0, 10**6))
+NAMES = st.text(st.characters(codec="utf-8"), max_size=12)
+
+
+class TestJson:
+    @given(
+        cells=st.dictionaries(st.sampled_from(sorted(COLUMNS)), CELL),
+        name=NAMES,
+        note=NAMES,
+        own=st.booleans(),
+    )
+    def test_a_run_comes_back_as_it_was(self, cells, name, note, own):
+        extra = (Column("share", better="higher", decimals=1, beside="MAUVE"),)
+        rows = (RunRow(name, cells, "Ours", "", "greedy", OURS if own else None),)
+        run = Run(PAPER, rows, extra, (note,), {"version": note})
+        assert run_from_dict(json.loads(json.dumps(run_to_dict(run)))) == run
+
+    @pytest.mark.parametrize("table", paper_tables(), ids=lambda table: table.name)
+    def test_a_comparison_is_made_again_from_its_json(self, table):
+        rows = [
+            RunRow(
+                f"our {own.name}",
+                {name: Measured(value * 1.1, 0.5) for name, value in own.values.items()},
+                own.name,
+                own.section,
+                own.decoding,
+            )
+            for own in table.rows
+        ]
+        first = compare(a_run(*rows, setup=OURS), table)
+        again = compare(read_run(to_json(first)), table)
+        assert again == first
+        assert len(first.lines) == sum(len(own.values) for own in table.rows)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("{", "must be JSON"),
+            ("[]", "JSON object"),
+            ("{}", "schema version None"),
+            ('{"schema_version": 99}', "version 99"),
+            ('{"schema_version": 1}', "no run of univerb"),
+            ('{"run": 5}', "JSON object"),
+        ],
+    )
+    def test_other_texts_are_refused(self, text, message):
+        with pytest.raises(DocumentError, match=message):
+            read_run(text)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"setup": {"model": "gpt2", "colour": "red"}}, "colour"),
+            ({"rows": [5]}, "no run of univerb"),
+            ({"rows": [{"name": "a", "cells": {"PPL": {"value": 1.0, "sd": 2}}}]}, "no run"),
+        ],
+    )
+    def test_damaged_runs_are_refused(self, change, message):
+        with pytest.raises(DocumentError, match=message):
+            run_from_dict(run_to_dict(a_run()) | change)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_figures_are_finite(self, value):
+        with pytest.raises(OptionError, match="finite"):
+            Measured(value)
+        with pytest.raises(OptionError, match="finite"):
+            Measured(1.0, value)
+
+    def test_no_folder_of_the_machine_is_kept(self):
+        setup = replace(PAPER, model="/home/someone/models/gpt2", scorer="models/gpt2-large")
+        assert (setup.model, setup.scorer) == ("gpt2", "models/gpt2-large")

@@ -1,0 +1,156 @@
+"""The likelihood over V + P against the enumeration of all ways to write a text."""
+
+import functools
+import itertools
+import math
+
+import numpy
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from univerb.modeling.likelihood import (
+    ScoredText,
+    bare_likelihood,
+    bits_per_byte,
+    exact_likelihood,
+    fits,
+    scored_text,
+    strict_likelihood,
+)
+
+BIASES = (-8.0, -1.0, 0.0, 2.5, 9.0)
+WIDTH = 3
+END = 0
+"""No phrase contains it."""
+TOKEN = st.integers(0, WIDTH - 1)
+IDS = st.lists(TOKEN, min_size=1, max_size=7)
+PHRASES = st.lists(
+    st.lists(st.integers(1, WIDTH - 1), min_size=1, max_size=4).map(tuple), max_size=6, unique=True
+)
+
+
+class ToyLM:
+    """An LM whose logits are a fixed random function of the text so far."""
+
+    def __init__(self, seed, phrases):
+        self.seed, self.phrases = seed, phrases
+        self._rows = functools.cache(self._made)
+
+    def row(self, prefix):
+        return self._rows(tuple(prefix))
+
+    def _made(self, prefix):
+        noise = numpy.random.default_rng([self.seed, len(prefix), *prefix])
+        return noise.normal(size=WIDTH) * 2, noise.normal(size=len(self.phrases)) * 2
+
+    def scored(self, ids) -> ScoredText:
+        rows = [self.row(ids[:place]) for place in range(len(ids))]
+        logits = numpy.array([row[0] for row in rows]).reshape(len(ids), WIDTH)
+        scores = numpy.array([row[1] for row in rows]).reshape(len(ids), len(self.phrases))
+        own = logits[numpy.arange(len(ids)), ids]
+        tokens = numpy.log(numpy.exp(logits).sum(-1))
+        return scored_text(fits(ids, self.phrases), own, tokens, scores)
+
+    def share(self, ids, place, unit, bias):
+        """The probability of a unit: a token, or -1 - a phrase's number."""
+        logits, scores = self.row(ids[:place])
+        weights = numpy.exp(numpy.concatenate([logits, scores + bias]))
+        return weights[unit if unit >= 0 else WIDTH - 1 - unit] / weights.sum()
+
+
+def ways(ids, phrases, place=0):
+    """All ways to begin with a text, as lists of (place, unit, size)."""
+    if place >= len(ids):
+        return [[]]
+    left = tuple(ids[place:])
+    units = [(place, ids[place], 1)]
+    units += [
+        (place, -1 - number, len(key))
+        for number, key in enumerate(phrases)
+        if left[: len(key)] == key[: len(left)]
+    ]
+    return [[unit, *more] for unit in units for more in ways(ids, phrases, place + unit[2])]
+
+
+def way_share(lm, ids, way, bias):
+    return math.prod(lm.share(ids, place, unit, bias) for place, unit, _ in way)
+
+
+@given(st.integers(0, 999), IDS, PHRASES)
+@settings(max_examples=80)
+@example(0, [1, 2], [(1, 2), (1, 2, 1), (2, 1)])
+@example(0, [1] * 7, [(1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)])
+@example(0, [0], [])
+def test_exact_is_the_sum_over_all_segmentations(seed, ids, phrases):
+    lm = ToyLM(seed, phrases)
+    found = exact_likelihood(lm.scored(ids), BIASES)
+    every = ways(ids, phrases)
+    expected = [math.log(sum(way_share(lm, ids, way, bias) for way in every)) for bias in BIASES]
+    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.integers(0, 999), IDS, PHRASES)
+@settings(max_examples=100)
+@example(0, [1, 1, 1, 2], [(1, 1), (1, 1, 1), (2, 1)])
+def test_strict_is_one_of_them_with_the_longest_phrases(seed, ids, phrases):
+    lm = ToyLM(seed, phrases)
+    text = lm.scored(ids)
+    inside = [way for way in ways(ids, phrases) if way[-1][0] + way[-1][2] <= len(ids)]
+    longest = max(inside, key=lambda way: [size * 2 - (unit >= 0) for _, unit, size in way])
+    strict = strict_likelihood(text, BIASES)
+    expected = [math.log(way_share(lm, ids, longest, bias)) for bias in BIASES]
+    assert strict.tolist() == pytest.approx(expected, abs=1e-9)
+    assert (strict <= exact_likelihood(text, BIASES) + 1e-9).all()
+
+
+@given(st.integers(0, 999), st.lists(TOKEN, max_size=5), PHRASES, st.sampled_from(BIASES))
+@settings(max_examples=100)
+@example(0, [], [(1, 2), (1,)], 0.0)
+@example(0, [1, 2], [(2, 1, 1), (1, 2, 1, 1)], 2.5)
+def test_what_can_follow_adds_up_to_what_is_there(seed, ids, phrases, bias):
+    lm = ToyLM(seed, phrases)
+
+    def mass(text):
+        return math.exp(exact_likelihood(lm.scored(text), [bias])[0])
+
+    assert sum(mass([*ids, token]) for token in range(WIDTH)) == pytest.approx(mass(ids))
+    if END not in ids:
+        # The end token is part of no phrase: only whole segmentations reach it.
+        whole = [w for w in ways(ids, phrases) if not w or w[-1][0] + w[-1][2] <= len(ids)]
+        ended = sum(way_share(lm, ids, way, bias) for way in whole)
+        ended *= lm.share([*ids, END], len(ids), END, bias)
+        assert mass([*ids, END]) == pytest.approx(ended)
+
+
+@given(st.integers(0, 999), IDS, PHRASES)
+def test_without_phrases_or_any_boldness_it_is_the_bare_one(seed, ids, phrases):
+    lm = ToyLM(seed, phrases)
+    text, none = lm.scored(ids), ToyLM(seed, []).scored(ids)
+    bare = pytest.approx([bare_likelihood(none)] * len(BIASES), abs=1e-12)
+    assert exact_likelihood(none, BIASES).tolist() == bare
+    assert strict_likelihood(none, BIASES).tolist() == bare
+    assert exact_likelihood(text, [-1e6])[0] == pytest.approx(bare_likelihood(text))
+
+
+@given(IDS, PHRASES)
+def test_fits_are_the_phrases_that_agree(ids, phrases):
+    for place, found in enumerate(fits(ids, phrases)):
+        left = tuple(ids[place:])
+        expected = {n for n, key in enumerate(phrases) if key[: len(left)] == left[: len(key)]}
+        assert {fit.phrase for fit in found} == expected and len(found) == len(expected)
+        assert all(fit.size == len(phrases[fit.phrase]) for fit in found)
+
+
+def test_a_text_that_every_way_must_write_has_probability_one():
+    # One token, and phrases of it: whatever is chosen, the text goes on with it.
+    ids, phrases = [1] * 5, [(1, 1), (1, 1, 1)]
+    found = fits(ids, phrases)
+    rows = list(itertools.repeat([0.3, -0.2], len(ids)))
+    text = scored_text(found, [0.7] * 5, [0.7] * 5, numpy.array(rows))
+    assert exact_likelihood(text, BIASES).tolist() == pytest.approx([0.0] * len(BIASES), abs=1e-12)
+
+
+def test_bits_per_byte():
+    assert bits_per_byte(-math.log(2) * 24, 12) == pytest.approx(2.0)
+    assert bits_per_byte(0.0, 0) == 0.0
