@@ -50,11 +50,11 @@ check-docstrings: $(DEV)
 check-spelling: $(DEV)
 	$(BIN)/codespell
 
-# speed, decode, head, corpus, domain, citations, entailment or train
+# speed, decode, head, corpus, domain, citations or train
 BENCH ?= speed
 speed = $(BIN)/univerb bench -o benchmarks/results/speed
 
-bench: $(PLOTS) $(LLAMACPP) ## Measure speed: make bench, or BENCH=decode, head, corpus, domain, citations, entailment, train
+bench: $(PLOTS) $(LLAMACPP) ## Measure speed: make bench, or BENCH=decode, head, corpus, domain, citations, train
 	$(BIN)/univerb setup
 	$(if $(filter speed,$(BENCH)),$(speed),$(BIN)/python benchmarks/$(BENCH).py) $(ARGS)
 

@@ -1,6 +1,5 @@
 """Entailment scorers against direct passes of the same models, and what they carry along."""
 
-import gzip
 import json
 import math
 
@@ -13,12 +12,10 @@ from hypothesis.extra.numpy import arrays
 
 from tiny_nli import (
     FILLERS,
-    LABELS,
     make_classifier,
     make_pair_tokenizer,
     make_t5,
     save_base,
-    write_nli,
 )
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.lab.judging import entailment
@@ -40,9 +37,7 @@ from univerb.lab.judging.entailment import (
     default_folder,
     load_entailment,
 )
-from univerb.lab.judging.entailment_accuracy import measure
 from univerb.lab.metrics.citations import citation_score
-from univerb.lab.metrics.decisions import balanced_accuracy, best_threshold
 
 ABOUT = Scorer("tiny", 0.4, {"SNLI test": 81.25})
 CARD_OF_TINY = CrossEncoderCard(
@@ -236,7 +231,7 @@ def test_the_default_scorer_is_found_in_the_cache_or_says_how_to_get_it(
 ):
     monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
     monkeypatch.setattr(entailment, "DEFAULT_SCORER", "not-in-the-package")
-    with pytest.raises(ModelMissing, match="python benchmarks/entailment.py"):
+    with pytest.raises(ModelMissing, match="recipes/nli/README.md"):
         default_folder()
     folder = tmp_path / "entailment" / "not-in-the-package"
     write_cross_encoder(folder, CrossEncoder(make_classifier(), tokenizer, CARD_OF_TINY))
@@ -284,27 +279,6 @@ class Fixed(Entailment):
         return [float(self._decide(*pair)) for pair in pairs]
 
 
-def test_measuring_finds_who_knows_and_who_guesses(tmp_path):
-    folder = write_nli(tmp_path)
-    told = []
-    knows = measure(Fixed(lambda premise, hypothesis: "yes" in hypothesis), folder, told.append)
-    assert set(knows.values()) == {100.0}
-    assert told == ["SNLI test", "WiCE test", "ExpertQA test", "WiCE test, whole pages"]
-    guesses = measure(Fixed(lambda *_: True), folder)
-    assert {v for name, v in guesses.items() if "balanced" in name} == {50.0}
-    assert 20 < guesses["SNLI test"] < 50
-
-
-def test_three_labels_are_measured_where_a_scorer_has_them(tmp_path, scorer):
-    folder = write_nli(tmp_path)
-    found = measure(scorer, folder)
-    with gzip.open(folder / "snli_test.tsv.gz", "rt") as file:
-        rows = [line.rstrip("\n").split("\t") for line in file]
-    said = scorer.distributions([(p, h) for _, p, h in rows]).argmax(-1).tolist()
-    hits = [LABELS[choice] == label for choice, (label, _, _) in zip(said, rows, strict=True)]
-    assert found["SNLI test, 3 labels"] == pytest.approx(100 * sum(hits) / len(hits))
-
-
 def test_a_scorer_is_what_citation_scores_ask():
     yes = Fixed(lambda premise, hypothesis: 0.5 if "swim" in premise else 0.49)
     score = citation_score(
@@ -315,31 +289,3 @@ def test_a_scorer_is_what_citation_scores_ask():
     # The second passage supports nothing alone, and beside the first it is not needed.
     assert score is not None
     assert (score.recall, score.precision) == (pytest.approx(2 / 3), pytest.approx(0.5))
-
-
-def test_balanced_accuracy_by_hand():
-    truth = [True, True, True, True, False]
-    assert balanced_accuracy(truth, [True, True, True, False, False]) == pytest.approx(87.5)
-    assert balanced_accuracy(truth, [True] * 5) == 50.0
-    assert balanced_accuracy([True], [True]) == 100.0
-    assert balanced_accuracy([], []) == 0.0
-
-
-CHANCES = st.integers(0, 50).map(lambda n: n / 50)
-DECISIONS = st.lists(st.tuples(st.booleans(), CHANCES), min_size=1, max_size=12)
-
-
-@settings(max_examples=60)
-@given(DECISIONS, DECISIONS, CHANCES.filter(bool))
-def test_no_threshold_is_better_than_the_chosen_one(left, right, other):
-    truth = {"a": [t for t, _ in left], "b": [t for t, _ in right]}
-    chances = {"a": [p for _, p in left], "b": [p for _, p in right]}
-    threshold, score = best_threshold(truth, chances)
-
-    def at(cut):
-        return sum(
-            balanced_accuracy(truth[name], [p >= cut for p in chances[name]]) for name in truth
-        ) / len(truth)
-
-    assert score == pytest.approx(at(threshold))
-    assert score >= at(other) - 1e-9

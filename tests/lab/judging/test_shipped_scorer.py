@@ -15,7 +15,7 @@ def test_it_ships_small_and_says_what_it_is_worth():
     about = load_entailment().about
     assert about.accuracies["SNLI test, 3 labels"] >= 78.0
     assert {"WiCE test, balanced", "ExpertQA test, balanced"} <= set(about.accuracies)
-    report = json.loads((ROOT / "benchmarks/results/entailment.json").read_text(encoding="utf-8"))
+    report = json.loads((ROOT / "recipes/nli/results/entailment.json").read_text(encoding="utf-8"))
     measured = report[about.name]["accuracy, int8 (the scorer that is used)"]
     assert measured == about.accuracies
 

@@ -29,7 +29,7 @@ from univerb.lab.protocols.hf_models import (
 from univerb.locations import cache_directory, locate
 
 DEFAULT_SCORER = "minilm-l6-nli"
-"""The cross-encoder that `benchmarks/entailment.py` trains."""
+"""The cross-encoder that `recipes/nli` trains."""
 Pair = tuple[str, str]
 """A premise and a hypothesis."""
 
@@ -267,8 +267,8 @@ def default_folder() -> Path:
         if (folder / CARD).is_file():
             return folder
     raise ModelMissing(
-        f"the scorer {DEFAULT_SCORER!r} is not on this machine. Train it with: python "
-        "benchmarks/entailment.py, or name a folder or Hub id of another NLI model."
+        f"the scorer {DEFAULT_SCORER!r} is not on this machine. Train it as "
+        "recipes/nli/README.md says, or name a folder or Hub id of another NLI model."
     )
 
 

@@ -1,4 +1,4 @@
-"""Pairs of a premise and a hypothesis with the labels that people gave them.
+"""Pairs of a premise and a hypothesis with the labels that annotators gave them.
 
 SNLI        label, premise, hypothesis in a TSV file; three labels
 WiCE        claims of Wikipedia and passages of the page that they cite; supported or not
@@ -9,19 +9,22 @@ import gzip
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from univerb.errors import DocumentError, OptionError
-from univerb.training.entailment_config import EntailmentConfig
+from univerb.training.config import Section
 
 Label = Literal["entailment", "neutral", "contradiction", "not_entailment"]
 LABELS: tuple[Label, ...] = ("entailment", "neutral", "contradiction")
-"""What a classifier tells apart. `not_entailment` is one of the last two, nobody said which."""
+"""The classifier's labels. `not_entailment` in the data is one of the last two, unknown which."""
 
 _CITATION = re.compile(r"\s*\[\d+\]")
 _ADDRESS = re.compile(r"\A\s*(?:\[\d+\])?\s*(?:https?://\S+)?\s*")
-# Of ExpertQA's judgements; the others say that nobody could tell.
+# ExpertQA's judgements; the others mean that nobody could tell.
 _SUPPORT: dict[str, Label] = {
     "Complete": "entailment",
     "Partial": "not_entailment",
@@ -29,8 +32,29 @@ _SUPPORT: dict[str, Label] = {
 }
 
 
+class DataConfig(Section):
+    """SNLI for the notion of entailment, WiCE and ExpertQA for premises as long as passages."""
+
+    folder: str
+    """Holds snli_train.tsv.gz and the other files."""
+    limit: int | None = Field(default=None, ge=1)
+    """Read at most this many pairs of SNLI."""
+    validation: int = Field(default=1000, ge=1)
+    """SNLI's last pairs, held out of training."""
+    held_out: int = Field(default=5, ge=2)
+    """Every `held_out`-th claim (WiCE) and question (ExpertQA) is held out of training: the
+    threshold is chosen there."""
+    documents: int = Field(default=500, ge=0)
+    """Pairs per epoch of each of these corpora and each answer, so that the answer cannot be
+    guessed from the corpus."""
+    max_length: int = Field(default=384, ge=32, le=4096)
+    """Tokens of a pair: a chunk of WiCE with its claim has about 370."""
+    sorted_batches: int = Field(default=32, ge=1)
+    """Batches that are sorted by length together, to save padding."""
+
+
 class Example(NamedTuple):
-    """A pair and its label."""
+    """A labelled pair."""
 
     premise: str
     hypothesis: str
@@ -45,7 +69,7 @@ class Example(NamedTuple):
 
 
 class Split(NamedTuple):
-    """What is trained on, and what is kept out."""
+    """Training and held-out examples."""
 
     snli: list[Example]
     snli_held_out: list[Example]
@@ -54,54 +78,30 @@ class Split(NamedTuple):
     documents_held_out: dict[str, list[Example]]
 
 
-def read_split(config: EntailmentConfig) -> Split:
-    """Read the data of a run.
-
-    Args:
-        config: The run's settings.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        DocumentError: If a file cannot be read.
-        OptionError: If nothing of SNLI is left to train on.
-    """
-    settings, folder = config.data, Path(config.data.folder).expanduser()
-    snli = read_snli(folder / "snli_train.tsv.gz", settings.limit)
-    if len(snli) <= settings.validation:
+def read_split(config: DataConfig) -> Split:
+    """Read the training data, and hold some of it out."""
+    folder = Path(config.folder).expanduser()
+    snli = read_snli(folder / "snli_train.tsv.gz", config.limit)
+    if len(snli) <= config.validation:
         raise OptionError(
-            f"data.validation is {settings.validation} of {len(snli)} pairs. Leave some to train."
+            f"data.validation is {config.validation} of {len(snli)} pairs. Leave some to train."
         )
     corpora = {
         "WiCE": read_wice(folder / "wice_oracle_chunks_claim_dev.jsonl.gz"),
         "ExpertQA": read_expertqa(folder / "expertqa_rand_val.jsonl.gz"),
     }
-    kept: dict[str, list[Example]] = {}
+    training: dict[str, list[Example]] = {}
     held_out: dict[str, list[Example]] = {}
     for name, examples in corpora.items():
-        kept[name] = [one for one in examples if one.source % settings.held_out]
-        held_out[name] = [one for one in examples if one.source % settings.held_out == 0]
-    return Split(snli[: -settings.validation], snli[-settings.validation :], kept, held_out)
+        training[name] = [example for example in examples if example.source % config.held_out]
+        held_out[name] = [example for example in examples if not example.source % config.held_out]
+    return Split(snli[: -config.validation], snli[-config.validation :], training, held_out)
 
 
 def read_snli(path: Path, limit: int | None = None) -> list[Example]:
-    """Read SNLI.
-
-    Args:
-        path: A gzipped TSV file: label, premise, hypothesis.
-        limit: At most so many pairs.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        DocumentError: If it cannot be read, or a line has no such label.
-    """
-    found: list[Example] = []
-    for number, line in enumerate(_lines(path)):
-        if number == limit:
-            break
+    """Read at most `limit` pairs of SNLI: a gzipped TSV file of label, premise, hypothesis."""
+    examples: list[Example] = []
+    for number, line in enumerate(islice(_lines(path), limit)):
         label, _, pair = line.rstrip("\n").partition("\t")
         premise, tab, hypothesis = pair.partition("\t")
         if label not in LABELS or not tab:
@@ -109,44 +109,31 @@ def read_snli(path: Path, limit: int | None = None) -> list[Example]:
                 f"line {number + 1} of {str(path)!r} is {line[:60]!r}. Give lines of label, "
                 f"premise and hypothesis with tabs between them; labels: {', '.join(LABELS)}."
             )
-        found.append(Example(premise, hypothesis, label, number))
-    return found
+        examples.append(Example(premise, hypothesis, label, number))
+    return examples
 
 
 def read_wice(path: Path) -> list[Example]:
-    """Read WiCE: whole pages or oracle chunks; a claim that is supported in part is not entailed.
-
-    Args:
-        path: A gzipped JSONL file.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        DocumentError: If it cannot be read.
-    """
+    """Read WiCE: whole pages or oracle chunks; a partially supported claim is not entailed."""
     sources: dict[str, int] = {}
-    found = []
+    examples = []
     for row in _rows(path, "label", "claim", "evidence", "meta"):
         # As citation scores present a passage.
         premise = " ".join(row["evidence"]).replace("(meta data) TITLE:", "Title:")
         label: Label = "entailment" if row["label"] == "supported" else "not_entailment"
         source = sources.setdefault(row["meta"]["id"], len(sources))
-        found.append(Example(premise, row["claim"], label, source))
-    return found
+        examples.append(Example(premise, row["claim"], label, source))
+    return examples
 
 
 def read_expertqa(path: Path) -> list[Example]:
-    """Read the claims of ExpertQA whose evidence is all there, and was judged.
+    """Read the claims of ExpertQA that were judged and whose evidence is all there.
 
     Args:
         path: A gzipped JSONL file.
 
     Returns:
-        The pairs; citation marks are taken out of the claims, addresses out of the evidence.
-
-    Raises:
-        DocumentError: If it cannot be read.
+        The pairs, without citation marks in claims and without addresses in the evidence.
     """
     return [
         Example("\n".join(evidence), claim_text, _SUPPORT[claim["support"]], source)
@@ -155,7 +142,7 @@ def read_expertqa(path: Path) -> list[Example]:
         for claim in answer["claims"]
         if claim["support"] in _SUPPORT
         and (evidence := [_ADDRESS.sub("", text).strip() for text in claim["evidence"]])
-        # Some name an address alone: what was judged cannot be read.
+        # Some evidence is an address alone: what was judged cannot be read.
         and all(evidence)
         and (claim_text := _CITATION.sub("", claim["claim_string"]).strip())
     ]
