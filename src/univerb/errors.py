@@ -9,8 +9,8 @@ UniverbError
   ModelError         a backbone that cannot be loaded or wrapped
     ModelMissing     the weights are not on this machine
   CheckpointError    an encoder that is corrupt, too new, or made for another backbone
-  StoreError         a phrase store that is missing, busy, or made for another model
-    CorruptStoreError  a store whose files are damaged
+  CorpusError        a corpus that is missing, busy, too new, or made for another model
+    CorruptCorpusError  a corpus whose files are damaged
   WorkerError        a process or machine that died at its work
   TrainingError      a run that cannot go on
   MissingExtra       an optional dependency that is not installed
@@ -58,12 +58,12 @@ class CheckpointError(UniverbError):
     """An encoder checkpoint is corrupt, too new, or made for another backbone."""
 
 
-class StoreError(UniverbError):
-    """A phrase store is missing, busy, too new, or made for another model."""
+class CorpusError(UniverbError):
+    """A corpus is missing, busy, too new, or made for another model."""
 
 
-class CorruptStoreError(StoreError):
-    """The files of a store are damaged."""
+class CorruptCorpusError(CorpusError):
+    """The files of a corpus are damaged."""
 
 
 class WorkerError(UniverbError):

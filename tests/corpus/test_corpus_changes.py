@@ -15,7 +15,7 @@ from univerb.corpus import Corpus, open_corpus, shards
 from univerb.corpus import encode as encoding
 from univerb.corpus.build import Builder, build_corpus
 from univerb.corpus.manifest import Settings
-from univerb.errors import DocumentError, StoreError
+from univerb.errors import CorpusError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 from univerb.phrases.ngrams import ngrams
@@ -207,7 +207,7 @@ def test_documents_that_cannot_be_told_apart_or_read_are_refused(lm, tmp_path):
         builder.add([Document("one", "a"), Document("two", "a")])
     with pytest.raises(DocumentError, match="'b' is not valid UTF-8"):
         builder.add([Document("one", "a"), Document("half \ud83d of one", "b")])
-    with pytest.raises(StoreError, match="does not exist"):
+    with pytest.raises(CorpusError, match="does not exist"):
         builder.remove(["a"])
     assert not (tmp_path / "c").exists()
     builder.add([Document("one", "a")])
@@ -231,13 +231,13 @@ def test_a_store_without_vectors_and_one_with_either_head(heads, tmp_path):
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer(), EncoderConfig(heads=heads))
     bare = build_corpus(tmp_path / "bare", documents(), lm, Settings(vectors=False))
     assert not bare.has_vectors and bare.select(QUERY, lm.tokenizer).stored
-    with pytest.raises(StoreError, match="without vectors"):
+    with pytest.raises(CorpusError, match="without vectors"):
         bare.vectors([(1, 2)])
-    with pytest.raises(StoreError, match="another encoder"):
+    with pytest.raises(CorpusError, match="another encoder"):
         lm.attach(bare)
     full = build_corpus(tmp_path / "full", documents(), lm, Settings(dtype="float32"))
     keys = all_keys(full)
     places, inputs, outputs = full.vectors(keys)
     assert len(places) == len(keys) and (inputs is outputs) == (heads == "tied")
-    with pytest.raises(StoreError, match="other settings"):
+    with pytest.raises(CorpusError, match="other settings"):
         Builder(full.folder, lm.tokenizer, Settings(max_words=5), lm=lm)

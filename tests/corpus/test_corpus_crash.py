@@ -15,7 +15,7 @@ from univerb.corpus import encode as encoding
 from univerb.corpus import manifest, objects, open_corpus, shards
 from univerb.corpus.build import Builder, build_corpus
 from univerb.corpus.manifest import Settings
-from univerb.errors import StoreError
+from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
@@ -234,7 +234,7 @@ def test_a_disk_that_fails_leaves_the_old_store(lm, tmp_path, monkeypatch, numbe
             patch.setattr(objects, "sync", fail)
         else:
             patch.setattr(encoding.Path, "write_bytes", fail)
-        with pytest.raises(StoreError, match=os.strerror(number)):
+        with pytest.raises(CorpusError, match=os.strerror(number)):
             build_corpus(tmp_path / "c", documents("append"), lm)
     after = content(tmp_path / "c")
     assert {name: after[name] for name in before} == before
@@ -249,7 +249,7 @@ def test_a_disk_that_fails_leaves_the_old_store(lm, tmp_path, monkeypatch, numbe
 def test_a_path_that_is_a_file_or_cannot_be_made(lm, tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
-        with pytest.raises(StoreError, match="cannot be written"):
+        with pytest.raises(CorpusError, match="cannot be written"):
             build_corpus(folder, documents("build"), lm)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -259,7 +259,7 @@ def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path
     refused: list[str] = []
 
     def meanwhile(*_: object) -> None:
-        with pytest.raises(StoreError, match="being written by another process") as raised:
+        with pytest.raises(CorpusError, match="being written by another process") as raised:
             second.add([Document("Something else.", "other")])
         refused.append(str(raised.value))
 
@@ -273,7 +273,7 @@ def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path
     assert open_corpus(tmp_path / "c").verify()
     other = Builder(tmp_path / "new", lm.tokenizer, Settings(max_words=9), lm=lm)
     Builder(tmp_path / "new", lm.tokenizer, HOW, lm=lm).add(documents("build"))
-    with pytest.raises(StoreError, match="other settings"):
+    with pytest.raises(CorpusError, match="other settings"):
         other.add(documents("append"))
 
 
@@ -298,12 +298,12 @@ def test_readers_in_threads_agree(lm, tmp_path):
 def test_another_model_is_refused(lm, tmp_path):
     corpus = build_corpus(tmp_path / "c", documents("build"), lm, HOW)
     other = DynamicLM.wrap(make_llama(seed=3), make_tokenizer())
-    with pytest.raises(StoreError, match="another encoder"):
+    with pytest.raises(CorpusError, match="another encoder"):
         other.attach(corpus)
-    with pytest.raises(StoreError, match="another encoder"):
+    with pytest.raises(CorpusError, match="another encoder"):
         Builder(tmp_path / "c", other.tokenizer, lm=other)
     half = DynamicLM.from_pretrained(lm.name, dtype="bfloat16")
-    with pytest.raises(StoreError, match=r"another encoder.*dtype"):
+    with pytest.raises(CorpusError, match=r"another encoder.*dtype"):
         half.attach(corpus)
     tokenizer = make_tokenizer()
     tokenizer.add_tokens(["tenantry"])
@@ -312,5 +312,5 @@ def test_another_model_is_refused(lm, tmp_path):
         lambda: Builder(tmp_path / "c", strange.tokenizer, lm=strange),
         lambda: corpus.select("rent", strange.tokenizer),
     ):
-        with pytest.raises(StoreError, match="another tokenizer"):
+        with pytest.raises(CorpusError, match="another tokenizer"):
             use()

@@ -11,7 +11,7 @@ from univerb.config import EncoderConfig
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import Settings
 from univerb.decoding.loop import generate
-from univerb.errors import StoreError
+from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -59,7 +59,7 @@ def test_a_store_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
     stir(lm, seed=5)
     expected = lm.encoder.encode(phrases, lm.embeddings)
     assert torch.equal(lm.encode(phrases).outputs, expected.outputs)
-    with pytest.raises(StoreError, match="another encoder"):
+    with pytest.raises(CorpusError, match="another encoder"):
         lm.attach(corpus)
 
 
@@ -73,6 +73,6 @@ def test_a_store_is_never_made_of_another_stores_rounded_vectors(tmp_path: Path)
 
 def test_vectors_that_float16_cannot_hold_are_refused(tmp_path: Path):
     lm = stir(DynamicLM.wrap(make_gpt2(), make_tokenizer()), scale=1e5)
-    with pytest.raises(StoreError, match="not finite in float16.*float32"):
+    with pytest.raises(CorpusError, match="not finite in float16.*float32"):
         build_corpus(tmp_path / "half", DOCUMENTS, lm)
     assert build_corpus(tmp_path / "full", DOCUMENTS, lm, Settings(dtype="float32")).verify()

@@ -12,7 +12,7 @@ from univerb.corpus import open_corpus
 from univerb.corpus.build import Builder
 from univerb.corpus.manifest import OBJECTS, Settings
 from univerb.corpus.objects import ObjectEntry, write_object
-from univerb.errors import StoreError
+from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -28,7 +28,7 @@ def test_a_folder_that_is_somebody_elses_is_refused_and_untouched(tmp_path, lm):
     mine = tmp_path / OBJECTS / "thesis" / "chapter.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("years of work")
-    with pytest.raises(StoreError, match="not empty and no corpus"):
+    with pytest.raises(CorpusError, match="not empty and no corpus"):
         Builder(tmp_path, lm.tokenizer, PLAIN).add([Document(TEXT, "a")])
     assert mine.read_text() == "years of work"
 

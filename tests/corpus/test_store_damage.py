@@ -18,7 +18,7 @@ from univerb.corpus import encode as encoding
 from univerb.corpus import open_corpus, shards
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import FORMAT, Settings
-from univerb.errors import CorruptStoreError, StoreError
+from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
@@ -79,11 +79,11 @@ def check_refused(store: Store, what: object, must_refuse: bool = False) -> None
     began = time.perf_counter()
     try:
         answers = store.ask()
-    except StoreError as error:
+    except CorpusError as error:
         assert str(error).count("\n") == 0 and len(str(error)) < 600, what
     else:
         assert not must_refuse and answers == store.answers, what
-    with pytest.raises(StoreError):
+    with pytest.raises(CorpusError):
         store.open().verify()
         pytest.fail(f"not found by verify: {what}")
     assert time.perf_counter() - began < 1, what
@@ -162,7 +162,7 @@ def test_every_file_missing_or_a_folder(store: Store):
         path.unlink()
         check_refused(store, path)
         path.mkdir()
-        with pytest.raises(StoreError):
+        with pytest.raises(CorpusError):
             store.open().verify()
         path.rmdir()
         path.write_bytes(store.content[path])
@@ -241,21 +241,21 @@ def test_a_manifest_forged_on_purpose(store: Store, change):
 )
 def test_a_manifest_that_is_something_else(store: Store, text: str):
     (store.folder / MANIFEST).write_text(text)
-    with pytest.raises(CorruptStoreError, match=r"manifest.json.*univerb index"):
+    with pytest.raises(CorruptCorpusError, match=r"manifest.json.*univerb index"):
         store.open()
 
 
 def test_a_store_of_a_newer_version_says_so(store: Store):
     forge(store, lambda fields: fields.update(format=FORMAT + 1, unheard_of=[1]))
-    with pytest.raises(StoreError, match=f"has format {FORMAT + 1}.*Update univerb") as raised:
+    with pytest.raises(CorpusError, match=f"has format {FORMAT + 1}.*Update univerb") as raised:
         store.open()
-    assert not isinstance(raised.value, CorruptStoreError)
+    assert not isinstance(raised.value, CorruptCorpusError)
 
 
 def test_no_store_where_one_is_looked_for(store: Store, tmp_path: Path):
-    with pytest.raises(StoreError, match=r"does not exist.*univerb index"):
+    with pytest.raises(CorpusError, match=r"does not exist.*univerb index"):
         open_corpus(tmp_path / "nothing")
-    with pytest.raises(StoreError, match="holds no finished store"):
+    with pytest.raises(CorpusError, match="holds no finished store"):
         open_corpus(tmp_path)
     shutil.copytree(store.folder, tmp_path / "moved")
     assert open_corpus(tmp_path / "moved").search(QUERY, 9) == store.answers[0]

@@ -23,7 +23,7 @@ from univerb.applications.batch_requests import (
 from univerb.applications.partial_output import PartialOutput
 from univerb.decoding.options import Decoding
 from univerb.documents.read import read_documents
-from univerb.errors import OptionError, PromptError, StoreError, UniverbError
+from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
 from univerb.locations import DEFAULT_MODEL
 from univerb.parallel import Workers
 from univerb.phrases.collection import PhraseItem
@@ -189,7 +189,7 @@ def _answer(group: Group) -> list[str]:
     for line in group.lines:
         try:
             request = _prepare(settings, lm, line, shared)
-        except StoreError:
+        except CorpusError:
             raise  # the corpus is broken, whatever the line
         except UniverbError as error:
             answers[line.number] = refusal(line, error)

@@ -30,7 +30,7 @@ from univerb.corpus.objects import ObjectEntry, StoredObject, write_object
 from univerb.corpus.phrase_index import NO_ROW, write_phrases
 from univerb.corpus.read import Corpus, open_corpus
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
-from univerb.errors import DocumentError, OptionError, StoreError
+from univerb.errors import CorpusError, DocumentError, OptionError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
 from univerb.phrase import Document
@@ -89,7 +89,7 @@ class Builder:
         # A build that was interrupted left its lock; anything else is somebody's own.
         is_used = self.folder.is_dir() and any(self.folder.iterdir())
         if is_used and not (self.folder / _LOCK).is_file():
-            raise StoreError(f"{str(self.folder)!r} is not empty and no corpus. Name a new folder.")
+            raise CorpusError(f"{str(self.folder)!r} is not empty and no corpus. Name another one.")
         return None
 
     def _settled(self, given: Settings | None) -> Settings:
@@ -97,7 +97,7 @@ class Builder:
             return given or Settings()
         own = self._old.manifest
         if given is not None and given != own.settings:
-            raise StoreError(
+            raise CorpusError(
                 f"{str(self.folder)!r} was built with other settings: {own.settings}. Leave them "
                 "out, or build into another folder."
             )
@@ -135,7 +135,7 @@ class Builder:
             What the corpus is now.
 
         Raises:
-            StoreError: If there is no corpus.
+            CorpusError: If there is no corpus.
             DocumentError: If there is no such document, or none would be left.
         """
         gone = set(names)
@@ -280,7 +280,7 @@ class Builder:
             # Libraries raise OSErrors of their own, which are not the disk's.
             if error.errno is None:
                 raise
-            raise StoreError(
+            raise CorpusError(
                 f"{str(self.folder)!r} cannot be written: {os.strerror(error.errno)}. What was "
                 "there before is as it was. Give a folder that has room and may be written."
             ) from error
@@ -337,7 +337,7 @@ def _lock(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise StoreError(
+        raise CorpusError(
             f"{str(folder)!r} is being written by another process. Wait until it has finished."
         ) from None
     try:

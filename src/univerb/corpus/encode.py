@@ -15,7 +15,7 @@ from univerb.corpus.mine import MinedPhrases
 from univerb.corpus.objects import ObjectEntry, write_object
 from univerb.corpus.phrase_index import Ids
 from univerb.corpus.vectors import ROWS
-from univerb.errors import StoreError
+from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.phrases.hashing import Ints, from_zero, ranges
@@ -110,7 +110,7 @@ def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> 
     with numpy.errstate(over="ignore"):
         stored: numpy.ndarray = rows.astype(dtype)
     if not numpy.isfinite(stored).all():
-        raise StoreError(
+        raise CorpusError(
             f"the encoder gives vectors that are not finite in {dtype} (largest: "
             f"{numpy.abs(rows).max()}). Check its training, or store them as float32."
         )
@@ -123,7 +123,7 @@ def _model(task: EncodeTask) -> DynamicLM:
         logging.disable_progress_bar()
         lm = DynamicLM.from_pretrained(task.model, dtype=task.lm_dtype)
         if lm.fingerprint() != task.fingerprint:
-            raise StoreError(
+            raise CorpusError(
                 f"the worker's model {task.model!r} is not the one that the corpus is built with. "
                 "Save your model to a folder that all workers see, or use one worker."
             )

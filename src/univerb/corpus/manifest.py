@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb._version import __version__
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, sync
-from univerb.errors import StoreError
+from univerb.errors import CorpusError
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
@@ -118,13 +118,13 @@ def read_manifest(folder: Path) -> Manifest:
         The manifest.
 
     Raises:
-        StoreError: If there is no store, or one of a newer version of univerb.
-        CorruptStoreError: If it was changed or damaged, or a file has another size.
+        CorpusError: If there is no store, or one of a newer version of univerb.
+        CorruptCorpusError: If it was changed or damaged, or a file has another size.
     """
     path = folder / MANIFEST
     if not path.is_file():
         what = "holds no finished store" if folder.is_dir() else "does not exist"
-        raise StoreError(f"{str(folder)!r} {what}. Build one with: univerb index DOCS -o {folder}")
+        raise CorpusError(f"{str(folder)!r} {what}. Build one with: univerb index DOCS -o {folder}")
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise corrupt(path, "is larger than any that is written")
@@ -138,12 +138,12 @@ def read_manifest(folder: Path) -> Manifest:
     if not is_whole:
         raise corrupt(path, "is not what was written")
     if isinstance(version, int) and version > FORMAT:
-        raise StoreError(
+        raise CorpusError(
             f"{str(folder)!r} has format {version}; this version of univerb reads up to {FORMAT}. "
             "Update univerb, or build the store again."
         )
     if sys.byteorder != "little":
-        raise StoreError("stores are little-endian, and this machine is not. Build it elsewhere.")
+        raise CorpusError("stores are little-endian, and this machine is not. Build it elsewhere.")
     try:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:

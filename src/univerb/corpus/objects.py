@@ -21,7 +21,7 @@ import numpy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from univerb.errors import CorruptStoreError
+from univerb.errors import CorruptCorpusError
 
 SUMS = "sums.json"
 BLOCK = 1 << 12
@@ -199,7 +199,7 @@ def check_blocks(data: memoryview, sums: FileSums, path: Path, blocks: "list[int
         blocks: Which blocks; None for all.
 
     Raises:
-        CorruptStoreError: If one differs.
+        CorruptCorpusError: If one differs.
     """
     count = -(-sums.size // BLOCK)
     if len(sums.blocks) != 8 * count or len(data) != sums.size:
@@ -236,9 +236,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def corrupt(path: Path, problem: str) -> CorruptStoreError:
+def corrupt(path: Path, problem: str) -> CorruptCorpusError:
     """Make the error for a damaged store."""
-    return CorruptStoreError(
+    return CorruptCorpusError(
         f"{str(path)!r} {problem}. Restore the file, or delete the store and build it again with "
         "`univerb index`."
     )

@@ -18,7 +18,7 @@ from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import Shard, totals
 from univerb.corpus.vectors import Rows, StoredVectors
-from univerb.errors import OptionError, StoreError
+from univerb.errors import CorpusError, OptionError
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
 from univerb.retrieval.base import Chunk, Hit, Index
@@ -52,8 +52,8 @@ def open_corpus(folder: str | Path) -> "Corpus":
         The corpus, memory-mapped.
 
     Raises:
-        StoreError: If there is none, or one of a newer version.
-        CorruptStoreError: If its files are damaged.
+        CorpusError: If there is none, or one of a newer version.
+        CorruptCorpusError: If its files are damaged.
     """
     path = Path(folder).expanduser()
     return Corpus(path, read_manifest(path))
@@ -201,7 +201,7 @@ class Corpus:
             How many bytes there are.
 
         Raises:
-            CorruptStoreError: If one is not as it was written.
+            CorruptCorpusError: If one is not as it was written.
         """
         size = sum(self._object(entry).verify() for entry in self.manifest.entries())
         found = totals(self.shards)._asdict() | {"phrase_count": len(self._phrases)}
@@ -214,7 +214,7 @@ class Corpus:
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer that the corpus was not built with."""
         if tokenizer.fingerprint() != self.manifest.tokenizer:
-            raise StoreError(
+            raise CorpusError(
                 f"{str(self.folder)!r} was built with another tokenizer (model "
                 f"{self.manifest.model or 'unknown'!r}). Use that model, or build it again."
             )
@@ -222,7 +222,7 @@ class Corpus:
     def check_encoder(self, fingerprint: str) -> None:
         """Refuse an encoder that did not make the vectors."""
         if fingerprint != self.manifest.encoder:
-            raise StoreError(
+            raise CorpusError(
                 f"the vectors of {str(self.folder)!r} were made by another encoder (model "
                 f"{self.manifest.model or 'none'!r}, fingerprint {self.manifest.encoder or 'none'};"
                 f" this one is {fingerprint}). Use that model and dtype, or build it again."
@@ -285,7 +285,7 @@ class Corpus:
     @cached_property
     def _vectors(self) -> StoredVectors:
         if not self.has_vectors:
-            raise StoreError(
+            raise CorpusError(
                 f"{str(self.folder)!r} was built without vectors. Build it again with them."
             )
         vectors = StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)

@@ -183,7 +183,7 @@ class PhraseModel(ABC):
                 its vectors.
 
         Raises:
-            StoreError: If another encoder made them.
+            CorpusError: If another encoder made them.
         """
         source.check_encoder(self.fingerprint())
         if source not in self._sources:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_llama, make_tokenizer, saved_encoder, stir
-from univerb.errors import DocumentError, OptionError, StoreError, WorkerError
+from univerb.errors import CorpusError, DocumentError, OptionError, WorkerError
 from univerb.lab.speed import run as bench
 from univerb.lab.speed.plot import plot_bench
 from univerb.lab.speed.report import (
@@ -388,7 +388,7 @@ class TestWorkloads:
     def test_a_corpus_of_another_model_is_refused(self, lm, data):
         folder = open_or_build(lm, "law", data).folder
         other = stir(DynamicLM.wrap(make_llama(), make_tokenizer()), seed=2)
-        with pytest.raises(StoreError, match="another encoder"):
+        with pytest.raises(CorpusError, match="another encoder"):
             open_or_build(other, "law", data, folder)
 
     def test_a_corpus_needs_its_data(self, lm, data):

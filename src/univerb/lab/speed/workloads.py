@@ -223,7 +223,7 @@ def open_or_build(
 
     Raises:
         DocumentError: If it must be built, but there is no data for it.
-        StoreError: If another model made it.
+        CorpusError: If another model made it.
     """
     from univerb.corpus import open_corpus
 

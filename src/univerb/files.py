@@ -1,0 +1,210 @@
+"""Files that survive a crash: atomic writes, locks, and JSON lines that can be continued.
+
+Errors of the disk pass through as OSError: only the caller knows what the file was for.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from univerb.errors import OptionError, UniverbError
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a file in one step: readers see the old content or the new, never a part of it."""
+    with atomic_path(path) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def atomic_write_json(path: Path, value: Any) -> None:  # noqa: ANN401  (JSON can be anything)
+    """Write a value as indented JSON in one step."""
+    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a path to write a file to; the file replaces `path` when the block ends.
+
+    It is on the disk by then. If the block raises, `path` stays as it was.
+    """
+    draft = _draft_of(path)
+    try:
+        yield draft
+        sync(draft)
+        os.replace(draft, path)
+    except BaseException:
+        # On a full disk, half a file must not keep it full.
+        draft.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a new folder to fill; it becomes `path` when the block ends.
+
+    A folder that exists by then is replaced with `replace=True`. Otherwise it stays and the new
+    one is dropped: another process has written the same content first.
+    """
+    draft, previous = _draft_of(path), _draft_of(path)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        for entry in [*draft.rglob("*"), draft]:
+            sync(entry)
+        if replace and path.exists():
+            os.replace(path, previous)
+        try:
+            os.replace(draft, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        for leftover in (draft, previous):
+            shutil.rmtree(leftover, ignore_errors=True)
+    sync(path.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Delete what killed writers left in a folder; call it only while no other process writes."""
+    for path in folder.glob(".*.draft"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, onto the disk."""
+    if os.name == "nt":  # cannot open folders, nor sync what is open for reading only
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive_lock(path: Path, busy: UniverbError) -> Iterator[None]:
+    """Hold a lock file, or raise `busy` at once if another process (or this one) holds it.
+
+    The lock ends with the process, however that ends; the file stays.
+    """
+    try:
+        held = FileLock(path, thread_local=False).acquire(blocking=False)
+    except Timeout:
+        raise busy from None
+    with held:
+        yield
+
+
+class JsonLines(AbstractContextManager["JsonLines"]):
+    """A file of JSON objects, one per line, that can be continued after a kill.
+
+    A last line that a kill tore is cut off on opening. A file with any other line that is no JSON
+    object is refused and stays as it is. Only one process at a time can open the file. Iterating
+    yields the rows, without the header.
+
+    Args:
+        path: The file; made if missing.
+        header: What the rows depend on: the first line. A file with another header is refused.
+
+    Raises:
+        OptionError: If the file is open elsewhere, or refused.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any] | None = None) -> None:
+        self._path = path
+        self._lock_path = path.with_name(f".{path.name}.lock")
+        busy = OptionError(f"{str(path)!r} is in use. Wait for that run, or name another file.")
+        with ExitStack() as stack:
+            stack.enter_context(exclusive_lock(self._lock_path, busy))
+            if not path.exists():
+                atomic_write(path, b"")
+            self._cut_torn_line()
+            self._rows_begin = self._check_header(_encoded(header)) if header else 0
+            self._locked = stack.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with self._path.open("rb") as file:
+            file.seek(self._rows_begin)
+            yield from map(json.loads, file)
+
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Add rows: they are on the disk when this returns, and not in the file if it raises."""
+        size = self._path.stat().st_size
+        try:
+            with self._path.open("ab") as file:
+                file.write(b"".join(map(_encoded, rows)))
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            os.truncate(self._path, size)
+            raise
+
+    def truncate(self, count: int) -> None:
+        """Drop all rows but the first `count`."""
+        with self._path.open("rb+") as file:
+            file.seek(self._rows_begin)
+            for _ in range(count):
+                file.readline()
+            file.truncate(file.tell())
+
+    def publish(self, target: Path) -> None:
+        """Write the rows, without the header, to `target` in one step, and delete this file."""
+        with atomic_path(target) as draft, self._path.open("rb") as rows, draft.open("wb") as file:
+            rows.seek(self._rows_begin)
+            shutil.copyfileobj(rows, file)
+        self._path.unlink()
+        self._lock_path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes open the file."""
+        self._locked.close()
+
+    def _cut_torn_line(self) -> None:
+        with self._path.open("rb+") as file:
+            for number, line in enumerate(file, start=1):
+                is_torn = not line.endswith(b"\n")
+                if is_torn and _is_object(line):
+                    file.write(b"\n")
+                elif is_torn and b'{"'.startswith(line[:2]):  # begins like a row
+                    file.truncate(file.tell() - len(line))
+                elif not _is_object(line):
+                    raise self._refused(f"has no JSON object in line {number}")
+
+    def _check_header(self, header: bytes) -> int:
+        if not self._path.stat().st_size:
+            atomic_write(self._path, header)
+        with self._path.open("rb") as file:
+            if file.readline() != header:
+                raise self._refused("is of another input, other options or another version")
+        return len(header)
+
+    def _refused(self, problem: str) -> OptionError:
+        return OptionError(f"{str(self._path)!r} {problem}. Delete it, or name another file.")
+
+
+def _draft_of(path: Path) -> Path:
+    # Not the process id: on a shared disk, a process of another machine may have the same.
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
