@@ -11,11 +11,12 @@ from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.applications.answer import Answer, answer, find_passages
 from univerb.applications.prompts import fitted, question_prompt
 from univerb.decoding.loop import generate
+from univerb.documents.chunks import Chunk
 from univerb.errors import DocumentError, OptionError, PromptError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.phrases.ngrams import ngrams
-from univerb.retrieval.base import Chunk, Hit
+from univerb.retrieval.base import Hit
 
 DOCUMENTS = [
     Document("\n" + TEXT, "lease"),

@@ -9,8 +9,8 @@ from univerb.applications.answer import Answer
 from univerb.applications.answer_html import answer_html
 from univerb.applications.citations import cited_text
 from univerb.decoding.results import Generation, Piece, Stats
+from univerb.documents.chunks import Chunk
 from univerb.phrase import Phrase, Span
-from univerb.retrieval.base import Chunk
 
 VOID = {"meta"}
 

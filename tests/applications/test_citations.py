@@ -18,10 +18,10 @@ from univerb.applications.citations import (
     cited_text,
 )
 from univerb.decoding.results import Generation, Piece, Stats
+from univerb.documents.chunks import Chunk
 from univerb.errors import OptionError, PhraseError
 from univerb.phrase import Phrase, Span
 from univerb.phrases.ngrams import ngrams
-from univerb.retrieval.base import Chunk
 from univerb.tokenizer import Tokenizer
 
 LEASE = Chunk("lease", 100, "The tenant shall pay the rent. The landlord keeps the premises dry.")

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from univerb.documents.chunks import chunked
+from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import split_clauses, split_sentences, splitter_named
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document
-from univerb.retrieval.base import Chunk
 
 NAMES = ["rules", "clauses", "pysbd", "spacy"]
 PIECES = ["The", "tenant", "pays", "e.g.", "Mr.", "No.", "5.", "3.5", "J.", '"', ")", "。", "東京"]

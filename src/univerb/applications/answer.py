@@ -19,12 +19,12 @@ from univerb.applications.prompts import fitted, question_prompt, without_specia
 from univerb.decoding.loop import generate
 from univerb.decoding.options import Options, make_decoding
 from univerb.decoding.results import Generation
-from univerb.documents.chunks import chunked
+from univerb.documents.chunks import Chunk, chunked
 from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 from univerb.phrases.ngrams import PhraseSource, ngrams
-from univerb.retrieval.base import Chunk, Retriever
+from univerb.retrieval.base import Retriever
 
 Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""

@@ -6,7 +6,7 @@ from html import escape
 from univerb.applications.answer import Answer
 from univerb.applications.citations import Citation, Run
 from univerb.applications.page import colour, page, sourced
-from univerb.retrieval.base import Chunk
+from univerb.documents.chunks import Chunk
 
 _CONTEXT = 80
 """How many characters around a source its popover shows."""

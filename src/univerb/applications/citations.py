@@ -11,11 +11,11 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 from univerb.decoding.results import Generation
+from univerb.documents.chunks import Chunk
 from univerb.documents.sentences import split_sentences
 from univerb.errors import OptionError, PhraseError, did_you_mean
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.ngrams import PhraseSource
-from univerb.retrieval.base import Chunk
 from univerb.tokenizer import Tokenizer
 
 Style = Literal["inline", "sentence", "none"]

@@ -3,8 +3,8 @@
 import bisect
 from collections.abc import Callable, Iterable, Sequence
 
+from univerb.documents.chunks import Chunk
 from univerb.errors import PromptError
-from univerb.retrieval.base import Chunk
 
 _INSTRUCTION = (
     "Answer the question briefly and correctly, and take what you say from the documents below "

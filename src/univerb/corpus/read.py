@@ -18,10 +18,11 @@ from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import Shard, totals
 from univerb.corpus.vectors import Rows, StoredVectors
+from univerb.documents.chunks import Chunk
 from univerb.errors import CorpusError, OptionError
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
-from univerb.retrieval.base import Chunk, Hit, Index
+from univerb.retrieval.base import Hit, Index
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary

@@ -20,12 +20,12 @@ from typing_extensions import TypedDict
 
 from univerb.corpus.manifest import Settings
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_object
-from univerb.documents.chunks import chunked
+from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import splitter_named
 from univerb.phrase import Document
 from univerb.phrases.hashing import from_zero
 from univerb.phrases.tokens import Run, tokens
-from univerb.retrieval.base import Chunk, Features
+from univerb.retrieval.base import Features
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 

@@ -2,14 +2,29 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from univerb.documents.sentences import Splitter, split_sentences
 from univerb.errors import OptionError
 from univerb.phrase import Document
-from univerb.retrieval.base import Chunk
 
 _WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of a document: `document.text[start:end] == text`."""
+
+    document: str
+    """The document's name."""
+    start: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        """Where the chunk ends in its document."""
+        return self.start + len(self.text)
 
 
 class _Piece(NamedTuple):

@@ -6,29 +6,15 @@ together again in any number, so that an index is a function of its texts alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from univerb.documents.chunks import Chunk
+
 Features = dict[str, NDArray[Any]]
 """Arrays by name; never of objects."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A stretch of a document: `document.text[start:end] == text`."""
-
-    document: str
-    """The document's name."""
-    start: int
-    text: str
-
-    @property
-    def end(self) -> int:
-        """Where the chunk ends in its document."""
-        return self.start + len(self.text)
 
 
 class Hit(NamedTuple):

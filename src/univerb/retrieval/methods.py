@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import get_args
 
+from univerb.documents.chunks import Chunk
 from univerb.errors import OptionError, did_you_mean
-from univerb.retrieval.base import Chunk, Hit, Method
+from univerb.retrieval.base import Hit, Method
 from univerb.retrieval.bm25 import BM25
 from univerb.retrieval.dense import Dense, Pooling, Static
 from univerb.retrieval.hybrid import Hybrid

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_llama, make_tokenizer, saved_encoder, stir
+from univerb.documents.chunks import Chunk
 from univerb.errors import CorpusError, DocumentError, OptionError, WorkerError
 from univerb.lab.speed import run as bench
 from univerb.lab.speed.plot import plot_bench
@@ -46,7 +47,6 @@ from univerb.lab.speed.workloads import (
     warm_up_cases,
 )
 from univerb.modeling.dynamic import DynamicLM
-from univerb.retrieval.base import Chunk
 
 SECONDS = st.floats(0.001, 100)
 UNFOLD = "univerb-torch-unfold"

@@ -15,12 +15,13 @@ from univerb.applications.answer import Phrases, answer
 from univerb.applications.citations import Cite, check_choices, cited_text
 from univerb.applications.prompts import question_prompt
 from univerb.decoding.options import Decoding, Options, make_decoding
+from univerb.documents.chunks import Chunk
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.protocols.cache import ResultCache, results_key
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.phrases.parsed import parsed_chunks
-from univerb.retrieval.base import Chunk, Hit
+from univerb.retrieval.base import Hit
 
 Markers = Literal["typed", "sentence", "inline"]
 """As the LM typed them, at the end of each sentence, or behind each phrase."""

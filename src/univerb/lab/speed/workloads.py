@@ -15,12 +15,12 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from univerb.documents.chunks import Chunk
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.lab.protocols.passages import PREFIX, detokenised, is_kept_out, law_lines
 from univerb.locations import cache_directory
 from univerb.phrase import Document
-from univerb.retrieval.base import Chunk
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
