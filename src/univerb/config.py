@@ -1,35 +1,189 @@
-"""The settings that are saved beside weights, each with the range it may take."""
+"""Settings with the range that each may take: of a generation, an encoder, an adapter.
 
-from typing import Literal
+`GenerationConfig` is written once. The keywords of `generate`, a model's profile, the bodies of
+batch requests and the flags of the command line are all made from its fields.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypedDict
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from univerb.errors import OptionError, did_you_mean
+from univerb.vocabulary import DynamicVocabulary
 
 Mode = Literal["atomic", "unfold", "verify"]
 Positions = Literal["unit", "token"]
-Weights = Literal["single", "half"]
+KernelDtype = Literal["float32", "float16"]
+Growth = Callable[[DynamicVocabulary, int], None]
+"""Called before each choice with the vocabulary and the number of base tokens written."""
+
+
+def _as_tuple(texts: object) -> object:
+    if isinstance(texts, str):
+        raise ValueError("it takes a list of texts, not one text: stop=['\\n']")
+    return tuple(texts) if isinstance(texts, list) else texts
+
+
+Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(_as_tuple, json_schema_input_type=list[str]),
+]
 
 
 class Profile(BaseModel):
-    """How a model is meant to decode when nobody says otherwise."""
+    """The options that a model has defaults of its own for: how it is meant to decode."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
     mode: Mode = "unfold"
-    """`atomic` feeds a phrase as one vector, `unfold` as its tokens in one pass."""
+    """`atomic` feeds a phrase as one vector (the paper); `unfold` as its tokens in one pass;
+    `verify` is `unfold` with tolerance 0: the plain LM's own text."""
     tolerance: float = Field(default=0.9, ge=0.0, le=1.0)
-    """`unfold` keeps a token whose probability is at least (1 - tolerance) of the best one's."""
-    phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
-    """Added to the logit of every phrase in `unfold` and `verify`."""
-    draft: float = Field(default=0.0, ge=-100.0, le=100.0)
-    """Added to a phrase's logit where it only guesses how a chosen token goes on."""
-    escape: int = Field(default=0, ge=0, le=1 << 20)
-    """A phrase leads out where so many tokens come for the third time, or twice as many for the
-    second; 0: never."""
+    """`unfold` keeps a phrase's token while its probability is at least (1 - tolerance) times
+    the best token's, and cuts the phrase there otherwise."""
+    phrase_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
+    """Added to the logit of every phrase."""
+    draft_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
+    """`unfold` and `verify`: added to a phrase's logit where it only drafts how a chosen token goes
+    on. More drafts save passes and cost rows; the text stays the same. Above 0, prompt lookup
+    drafts, too; a low number such as -1000 switches drafting off."""
     positions: Positions = "unit"
-    """`atomic`: a phrase takes one place, or the places of all its tokens."""
-    weights: Weights = "single"
-    """torch on a CPU, with phrases, not in `verify`: `half` keeps the weights for passes over a few
-    rows in half precision, which takes half the time. For models whose weights were quantised."""
+    """`unit`: one position per unit (the paper); `token`: a phrase sits at its last base token."""
+    dtype: KernelDtype = "float32"
+    """torch on a CPU: `float16` reads half-precision weights in passes over a few rows, where there
+    are phrases; `verify` and plain text never do. For models whose weights were quantised."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_names_of_version_1(cls, data: object) -> object:
+        """Accept the profile of a checkpoint that univerb 0.1 wrote."""
+        if not isinstance(data, Mapping) or cls is not Profile:
+            return data
+        renamed = {"draft": "draft_bias", "weights": "dtype"}
+        values = {"single": "float32", "half": "float16"}
+        return {
+            renamed.get(name, name): values.get(value, value) if name == "weights" else value
+            for name, value in data.items()
+        }
+
+
+class GenerationConfig(Profile):
+    """Everything that can be asked of a generation; what is left out is as the profile says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_tokens: int = Field(default=128, ge=1, le=1 << 20)
+    """Budget in base tokens, whatever the units are."""
+    temperature: float = Field(default=0.0, ge=0.0, le=100.0)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, ge=1e-6, le=1.0)
+    """Sample from the smallest set of units whose probability reaches this."""
+    top_k: int = Field(default=0, ge=0, le=1 << 30)
+    """Sample from this number of units; 0 keeps all."""
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100.0)
+    """As in HF: above 1 makes what was written less likely; a phrase counts as its base tokens."""
+    no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 10)
+    """As in HF: no n-gram of this many base tokens is written twice, also across phrases."""
+    seed: int = Field(default=0, ge=0, le=(1 << 63) - 1)
+    """Of the random draws of each sequence."""
+    stop: Texts = ()
+    """Texts that end the generation; they may fall inside a phrase and never show."""
+    ban: Texts = ()
+    """Phrases that contain one of these texts are never chosen."""
+    overshoot: Literal["allow", "forbid"] = "forbid"
+    """Whether a last phrase may run over the budget."""
+    segment: bool = False
+    """`atomic`: read the prompt with the phrases that it has as single vectors, too."""
+    ignore_eos: bool = False
+    """Go on to the budget where the LM would end."""
+    truncate: Literal["left"] | None = None
+    """Cut a prompt that is longer than the context from the left instead of refusing it."""
+    growth: Growth | None = Field(default=None, exclude=True)
+    """Adds, removes or expires phrases between steps."""
+    explain: bool = False
+    """Return the best candidates of each choice."""
+    exact: bool | None = None
+    """`atomic`: True scores every phrase, False only a short-list; by default as many as they are.
+    `unfold` and `verify` lose nothing either way."""
+    prefix_cache: bool = True
+    """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
+    faster, and right but for the last bits."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  (checked by pydantic)
+        check_names(options, type(self).model_fields, "there is no option {!r}.")
+        # None is as good as not given: a flag that was not typed, a field that is null.
+        try:
+            super().__init__(**{name: v for name, v in options.items() if v is not None})
+        except ValidationError as error:
+            raise OptionError(describe(error, type(self))) from None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if "mode" not in self.model_fields_set:
+            return self
+        if self.segment and self.mode != "atomic":
+            raise ValueError(
+                f"segment feeds phrases as single vectors, but mode is {self.mode!r}. "
+                "Leave it out, or use mode 'atomic'"
+            )
+        if self.mode == "verify" and self.tolerance and "tolerance" in self.model_fields_set:
+            raise ValueError(
+                f"mode 'verify' is tolerance 0, but tolerance is {self.tolerance}. "
+                "Leave it out, or use mode 'unfold'"
+            )
+        return self
+
+    def replaced(self, options: "GenerationOptions") -> "GenerationConfig":
+        """Return these options with others in their place; None leaves one as it is."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return GenerationConfig(**given | {n: v for n, v in options.items() if v is not None})
+
+    def resolved(self, profile: Profile) -> "GenerationConfig":
+        """Fill what was left out from a model's profile."""
+        defaults = profile.model_dump(include=set(Profile.model_fields))
+        values = {n: v for n, v in defaults.items() if n not in self.model_fields_set}
+        mode = values.get("mode", self.mode)
+        if mode == "verify":
+            values |= {"tolerance": 0.0, "dtype": "float32"}
+        if mode == "atomic" and profile.mode != "atomic" and "phrase_bias" in values:
+            # The profile's bias belongs to its way of decoding; feeding vectors is another one.
+            values["phrase_bias"] = 0.0
+        return self.model_copy(update=values)
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The fields of `GenerationConfig` as keywords, for type checkers; a test compares the two."""
+
+    mode: Mode | None
+    tolerance: float | None
+    phrase_bias: float | None
+    draft_bias: float | None
+    positions: Positions | None
+    dtype: KernelDtype | None
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    seed: int | None
+    stop: list[str] | tuple[str, ...] | None
+    ban: list[str] | tuple[str, ...] | None
+    overshoot: Literal["allow", "forbid"] | None
+    segment: bool | None
+    ignore_eos: bool | None
+    truncate: Literal["left"] | None
+    growth: Growth | None
+    explain: bool | None
+    exact: bool | None
+    prefix_cache: bool | None
 
 
 class EncoderConfig(BaseModel):
@@ -42,7 +196,7 @@ class EncoderConfig(BaseModel):
     heads: Literal["split", "tied"] = "split"
     """`tied`: one vector for input and output, as in the paper; `split`: one for each."""
     projector: Literal["linear", "act_linear", "mlp2"] = "act_linear"
-    """The tied head's shape (METHOD A.2)."""
+    """The tied head's shape (docs/method.md, Phrase encoder)."""
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
@@ -64,3 +218,40 @@ class Lora(BaseModel):
     targets: str | tuple[str, ...] = "all-linear"
     encoder: bool = True
     """Train the encoder, too; otherwise the adapter alone, for an encoder that stays as it is."""
+
+
+def check_names(names: Mapping[str, Any], allowed: Mapping[str, Any], message: str) -> None:
+    """Refuse a name that is not allowed, naming the nearest that is."""
+    for name in names:
+        if name not in allowed:
+            raise OptionError(f"{message.format(name[:80])} {did_you_mean(name[:80], allowed)}")
+
+
+def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """Say what is wrong with the first bad field: what was given and what is allowed.
+
+    Args:
+        error: What pydantic raised.
+        model: The model that was validated.
+        prefix: Put before the field's name, such as "body.".
+
+    Returns:
+        One sentence or two, with a full stop.
+    """
+    first = error.errors(include_url=False)[0]
+    if not first["loc"]:
+        return f"{first['ctx']['error']}."
+    name = str(first["loc"][0])
+    field, value = model.model_fields.get(name), first["input"]
+    shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
+    if first["type"] == "missing":
+        return f"{prefix}{name} is missing. Add it."
+    if first["type"] == "literal_error":
+        return f"{prefix}{name} is {shown}. Allowed: {first['ctx']['expected']}."
+    limits = {type(m).__name__: m for m in field.metadata} if field else {}
+    if "Ge" in limits and "Le" in limits:
+        kind = "a whole number" if field and field.annotation is int else "a number"
+        low, high = limits["Ge"].ge, limits["Le"].le
+        return f"{prefix}{name} is {shown}; it must be {kind} between {low:,} and {high:,}."
+    reason = first.get("ctx", {}).get("error") or first["msg"]
+    return f"{prefix}{name} is {shown}: {reason}."

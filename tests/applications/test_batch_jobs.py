@@ -14,12 +14,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from univerb.decoding.options import Decoding
 
 from conftest import TEXT, make_llama, make_tokenizer, saved
 from univerb.applications.batch_jobs import Group, Settings, run_batch
 from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
 from univerb.decoding.loop import generate
-from univerb.decoding.options import Decoding
 from univerb.errors import DocumentError, ModelMissing, OptionError, UniverbError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers

@@ -18,11 +18,11 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
+from univerb.decoding.options import make_decoding
 
 from conftest import TEXT, data_directory, make_llama, make_tokenizer
 from tiny_gguf import load_tiny
 from univerb.decoding.loop import generate, stream
-from univerb.decoding.options import make_decoding
 from univerb.engines.base import PhraseRow
 from univerb.engines.llamacpp import native as llama_native
 from univerb.engines.llamacpp import session as llamacpp

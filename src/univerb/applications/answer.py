@@ -16,8 +16,8 @@ from univerb.applications.citations import (
     cited_text,
 )
 from univerb.applications.prompts import fitted, question_prompt, without_special
+from univerb.config import GenerationConfig, GenerationOptions
 from univerb.decoding.loop import generate
-from univerb.decoding.options import Options, make_decoding
 from univerb.decoding.results import Generation
 from univerb.documents.chunks import Chunk, chunked
 from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
@@ -104,7 +104,7 @@ def answer(
     chat: bool | None = None,
     retriever: Callable[[Sequence[Chunk]], Retriever] | None = None,
     source: PhraseSource | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[GenerationOptions],
 ) -> Answer:
     """Answer a question from documents, citing whatever is copied from them.
 
@@ -121,7 +121,7 @@ def answer(
         chat: Use the chat template; by default if there is one.
         retriever: Makes what searches the documents' chunks; BM25 by default.
         source: Other phrases of a passage than `phrases` names.
-        **options: As `Decoding` explains them; at most 300 tokens unless told.
+        **options: As `GenerationConfig` explains them; at most 300 tokens unless told.
 
     Returns:
         The answer. A stretch is cited only if its source has it letter by letter.
@@ -133,9 +133,11 @@ def answer(
     check_choices(style, cite)
     find = source or _source(phrases)
     is_chat = has_chat(lm) if chat is None else chat
-    defaults: Options = {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
-    given = cast(Options, {**defaults, **options})
-    room = lm.context_size - make_decoding(dict(given)).max_tokens
+    defaults: GenerationOptions = (
+        {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
+    )
+    given = cast(GenerationOptions, {**defaults, **options})
+    room = lm.context_size - GenerationConfig(**given).max_tokens
     found = find_passages(question, documents, k, retriever)
     prompt, passages = passages_prompt(lm, question, found, room, shots=shots, is_chat=is_chat)
     own = citable_phrases(passages, find, lm.tokenizer, encode_marker) if find else ()

@@ -21,7 +21,7 @@ from univerb.applications.batch_requests import (
     refusal,
 )
 from univerb.applications.partial_output import PartialOutput
-from univerb.decoding.options import Decoding
+from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
 from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
 from univerb.locations import DEFAULT_MODEL
@@ -51,7 +51,7 @@ class Settings:
     """Files and folders whose phrases serve every request that has none of its own."""
     corpus: str | None = None
     """A corpus whose nearest passages do so instead."""
-    decoding: Decoding = Decoding()
+    decoding: GenerationConfig = GenerationConfig()
     """What holds for whatever a request leaves open."""
     batch_size: int = 8
     """How many requests are decoded together."""
@@ -153,7 +153,7 @@ class _Request:
     line: Line
     body: CompletionBody | ChatBody
     prompt: list[int]
-    decoding: Decoding
+    decoding: GenerationConfig
     phrases: "_Phrases"
 
 
@@ -185,7 +185,7 @@ def _answer(group: Group) -> list[str]:
     lm = _load(settings.model, settings.device, settings.dtype)
     shared = _shared(settings)
     answers: dict[int, str] = {}
-    alike: dict[Decoding, list[_Request]] = {}
+    alike: dict[GenerationConfig, list[_Request]] = {}
     for line in group.lines:
         try:
             request = _prepare(settings, lm, line, shared)
@@ -198,9 +198,9 @@ def _answer(group: Group) -> list[str]:
     for decoding, requests in alike.items():
         prompts = [one.prompt for one in requests]
         vocabularies = [one.phrases.vocabulary for one in requests]
-        options: Any = {f.name: getattr(decoding, f.name) for f in dataclasses.fields(decoding)}
+        options: Any = decoding.model_dump(exclude_unset=True)
         # What other requests had in common with these must not show, not even in the last bit.
-        results = batch(lm, prompts, vocabularies, **options | {"reuse": False})
+        results = batch(lm, prompts, vocabularies, **options | {"prefix_cache": False})
         for one, result in zip(requests, results, strict=True):
             notes = one.phrases.notes
             answers[one.line.number] = answer(one.line, one.body, result, settings.model, notes)
@@ -213,7 +213,7 @@ def _prepare(
     from univerb.decoding.loop import prompt_ids
 
     body = parse(line, settings.model)
-    decoding = dataclasses.replace(settings.decoding, **body.options())
+    decoding = settings.decoding.replaced(body.options())
     asked = _chat(lm, body) if isinstance(body, ChatBody) else body.prompt
     prompt = prompt_ids(lm, asked, decoding)
     if items := body.items():
@@ -225,8 +225,8 @@ def _prepare(
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
         own = shared.profile_options(lm.fingerprint(), decoding.mode)
-        unset = {name: value for name, value in own.items() if getattr(decoding, name) is None}
-        decoding = dataclasses.replace(decoding, **unset)
+        unset = {n: value for n, value in own.items() if n not in decoding.model_fields_set}
+        decoding = decoding.replaced(unset)
     return _Request(line, body, prompt, decoding, phrases)
 
 

@@ -95,7 +95,7 @@ class Body(_Wire):
     mode: Mode | None = None
     tolerance: float | None = None
     phrase_bias: float | None = None
-    escape: int | None = None
+    no_repeat_ngram_size: int | None = None
     ignore_eos: bool | None = None
     truncate: Literal["left"] | None = None
     phrases: list[PhraseText] = Field(default=[], max_length=4096)
@@ -103,7 +103,7 @@ class Body(_Wire):
     user: Name | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return what is said about decoding, as `Decoding` names it."""
+        """Return what is said about decoding, as `GenerationConfig` names it."""
         other = {"model", "phrases", "documents", "user", "prompt", "messages"}
         given = self.model_dump(exclude=other, exclude_none=True)
         if "stop" in given:

@@ -24,10 +24,10 @@ from univerb.cli.options import (
     Dtype,
     Engine,
     EngineName,
-    Escape,
     MaxTokens,
     Mode,
     Model,
+    NoRepeatNgramSize,
     Offline,
     PhraseBias,
     Seed,
@@ -123,7 +123,7 @@ def answer(
     mode: Mode = None,
     tolerance: Tolerance = None,
     phrase_bias: PhraseBias = None,
-    escape: Escape = None,
+    no_repeat_ngram_size: NoRepeatNgramSize = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
@@ -145,7 +145,7 @@ def answer(
         "mode": mode and mode.value,
         "tolerance": tolerance,
         "phrase_bias": phrase_bias,
-        "escape": escape,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
         "temperature": temperature,
         "top_p": top_p,
         "seed": seed,
@@ -185,9 +185,9 @@ def answer(
 
 
 def _check(question: str, html: Path | None, options: dict[str, Any]) -> None:
-    from univerb.decoding.options import make_decoding
+    from univerb.config import GenerationConfig
 
-    make_decoding(options)
+    GenerationConfig(**options)
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
     if html and (html.is_dir() or not html.parent.is_dir()):

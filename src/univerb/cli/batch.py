@@ -13,10 +13,10 @@ from univerb.cli.options import (
     PHRASES,
     Device,
     Dtype,
-    Escape,
     MaxTokens,
     Mode,
     Model,
+    NoRepeatNgramSize,
     PhraseBias,
     Seed,
     Temperature,
@@ -77,7 +77,7 @@ def batch(
     mode: Mode = None,
     tolerance: Tolerance = None,
     phrase_bias: PhraseBias = None,
-    escape: Escape = None,
+    no_repeat_ngram_size: NoRepeatNgramSize = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
@@ -91,7 +91,7 @@ def batch(
     byte, whatever the number of workers.
     """
     from univerb.applications.batch_jobs import Settings, run_batch
-    from univerb.decoding.options import make_decoding
+    from univerb.config import GenerationConfig
     from univerb.parallel import make_workers
 
     show_warnings()
@@ -99,17 +99,15 @@ def batch(
         raise OptionError("phrases come from --docs or from a --corpus, not from both.")
     if docs and "-" in docs:
         raise OptionError("--docs cannot be standard input here: every worker reads it anew.")
-    decoding = make_decoding(
-        {
-            "max_tokens": max_tokens,
-            "mode": mode and mode.value,
-            "tolerance": tolerance,
-            "phrase_bias": phrase_bias,
-            "escape": escape,
-            "temperature": temperature,
-            "top_p": top_p,
-            "seed": seed,
-        }
+    decoding = GenerationConfig(
+        max_tokens=max_tokens,
+        mode=mode and mode.value,
+        tolerance=tolerance,
+        phrase_bias=phrase_bias,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
     )
     settings = Settings(
         model=model,

@@ -30,11 +30,11 @@ from univerb.cli.options import (
     Dtype,
     Engine,
     EngineName,
-    Escape,
     MaxTokens,
     MinCount,
     Mode,
     Model,
+    NoRepeatNgramSize,
     Offline,
     PhraseBias,
     Seed,
@@ -133,7 +133,7 @@ def generate(
     mode: Mode = None,
     tolerance: Tolerance = None,
     phrase_bias: PhraseBias = None,
-    escape: Escape = None,
+    no_repeat_ngram_size: NoRepeatNgramSize = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     top_k: Annotated[int, typer.Option(help="0 keeps all.", rich_help_panel=DECODING)] = 0,
@@ -215,12 +215,12 @@ def generate(
         "mode": mode and mode.value,
         "tolerance": tolerance,
         "phrase_bias": phrase_bias,
-        "escape": escape,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
     }
-    from univerb.decoding.options import make_decoding
+    from univerb.config import GenerationConfig
 
     # Checked before the model is loaded: a wrong option should not cost the wait either.
-    make_decoding(options | special)
+    GenerationConfig(**options | special)
     if max_phrases is not None and max_phrases < 0:
         raise OptionError(f"max_phrases is {max_phrases}; give 0 or more.")
     lm = load_any(

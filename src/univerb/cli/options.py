@@ -75,12 +75,10 @@ PhraseBias = Annotated[
     float | None,
     typer.Option(help="Added to every phrase's logit.", rich_help_panel=DECODING),
 ]
-Escape = Annotated[
+NoRepeatNgramSize = Annotated[
     int | None,
     typer.Option(
-        help="A phrase leads out where so many tokens come a third time, or twice as many a "
-        "second; 0: never.",
-        rich_help_panel=DECODING,
+        help="Write no n-gram of this many tokens twice; 0: off.", rich_help_panel=DECODING
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)]

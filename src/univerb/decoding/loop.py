@@ -1,20 +1,27 @@
-"""The one decode loop, and its faces: `decode_steps`, `stream`, `generate`, `batch`."""
+"""The one decode loop, and its faces: `decode_steps`, `stream`, `generate`, `batch`.
+
+Between `generate()` and the first token: the options are checked and filled from the model's
+profile, the prompt becomes token ids, the phrases are encoded (`Sequence.encode`), the prompt is
+read (`Session.prefill`), and each sequence chooses its first unit (`Sequence.draft`).
+"""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import abc
 from typing import Unpack
 
-from univerb.decoding.options import Decoding, Options, make_decoding
+from univerb.config import GenerationConfig, GenerationOptions
 from univerb.decoding.results import Generation, Piece
-from univerb.decoding.sequence import Continuation
+from univerb.decoding.sequence import Sequence
 from univerb.engines.base import Output, Row, Session
 from univerb.engines.factory import engine_of
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.vocabulary import DynamicVocabulary
 
-Vocabularies = DynamicVocabulary | Sequence[DynamicVocabulary | None] | None
+Prompt = str | abc.Sequence[int]
+"""A text, or token ids."""
+Vocabularies = DynamicVocabulary | abc.Sequence[DynamicVocabulary | None] | None
+"""One for all prompts, one for each, or none."""
 
 
 class Decoder:
@@ -23,35 +30,35 @@ class Decoder:
     def __init__(
         self,
         lm: PhraseModel,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: abc.Sequence[Prompt],
         vocabularies: Vocabularies,
-        decoding: Decoding,
-        seeds: Sequence[int] | None = None,
+        config: GenerationConfig,
+        seeds: abc.Sequence[int] | None = None,
     ) -> None:
         if isinstance(prompts, str):
             raise PromptError("prompts is one text; batch takes a list: batch(lm, [prompt]).")
-        own = vocabulary_each(vocabularies, len(prompts))
         if lm.has_window and len(prompts) > 1:
             raise ModelError(
                 f"{lm.name!r} counts the slots of its cache, which a shared one would "
                 "miscount. Use batch(), which takes its prompts one by one."
             )
-        self._prompts = [prompt_ids(lm, prompt, decoding) for prompt in prompts]
+        config = config.resolved(lm.profile)
+        own = _vocabulary_of_each(vocabularies, len(prompts))
+        configs = _config_of_each(config, seeds, len(prompts))
+        self._prompts = [prompt_ids(lm, prompt, config) for prompt in prompts]
         engine = engine_of(lm)
-        each = zip(self._prompts, own, _seeded(decoding, seeds, len(prompts)), strict=True)
         self.sequences = [
-            Continuation(lm, engine, ids, vocabulary, how) for ids, vocabulary, how in each
+            Sequence(lm, engine, *each) for each in zip(self._prompts, own, configs, strict=True)
         ]
         self._session: Session = engine.session(
-            decoding.resolved(lm.profile),
-            has_phrases=any(v is not None and (len(v) or decoding.growth) for v in own),
+            config,
+            has_phrases=any(v is not None and (len(v) or config.growth) for v in own),
             can_grow=any(v is not None for v in own),
-            reuse=decoding.reuse,
         )
         self._running: list[int] = []
-        """Which sequence each row of the session is."""
+        """The index of the sequence that each row of the session is."""
 
-    def steps(self) -> Iterator[list[tuple[int, Piece]]]:
+    def steps(self) -> abc.Iterator[list[tuple[int, Piece]]]:
         """Advance until all sequences are done.
 
         Yields:
@@ -59,6 +66,8 @@ class Decoder:
         """
         if not self._prompts:
             return
+        for sequence in self.sequences:
+            sequence.encode()
         yield self._timed("prefill_seconds", self._prefill)
         while self._running:
             yield self._timed("decode_seconds", self._advance)
@@ -69,7 +78,7 @@ class Decoder:
         if has_more and any(sequence.reads_units for sequence in self.sequences):
             self._session.prefill([ids[:1] for ids in self._prompts])
             read = self._session.step([sequence.prompt_rows() for sequence in self.sequences])
-            outputs = [Output(own.hidden[-1:], own.logits[-1:]) for own in read]
+            outputs = [Output(output.hidden[-1:], output.logits[-1:]) for output in read]
         else:
             outputs = self._session.prefill(self._prompts)
         for sequence, output in zip(self.sequences, outputs, strict=True):
@@ -77,18 +86,18 @@ class Decoder:
         return []
 
     def _advance(self) -> list[tuple[int, Piece]]:
-        share = len(self._running)
-        rows = [self.sequences[index].propose(share) for index in self._running]
+        batch_size = len(self._running)
+        rows = [self.sequences[index].draft(batch_size) for index in self._running]
         rows = self._drop_finished(rows)
         if rows:
             outputs = self._session.step(rows)
             running = [self.sequences[index] for index in self._running]
-            back = [s.settle(output) for s, output in zip(running, outputs, strict=True)]
-            self._session.rewind(back)
+            rejected = [s.accept(output) for s, output in zip(running, outputs, strict=True)]
+            self._session.rewind(rejected)
             self._drop_finished(rows)
         return [(i, piece) for i, s in enumerate(self.sequences) for piece in s.release()]
 
-    def _drop_finished(self, rows: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
+    def _drop_finished(self, rows: abc.Sequence[abc.Sequence[Row]]) -> list[abc.Sequence[Row]]:
         left = [at for at, i in enumerate(self._running) if not self.sequences[i].finish_reason]
         if left and len(left) < len(self._running):
             self._session.select(left)
@@ -96,27 +105,27 @@ class Decoder:
         return [rows[at] for at in left]
 
     def _timed(
-        self, stage: str, work: Callable[[], list[tuple[int, Piece]]]
+        self, stage: str, work: abc.Callable[[], list[tuple[int, Piece]]]
     ) -> list[tuple[int, Piece]]:
         stats = [self.sequences[index].stats for index in self._running] or [
             sequence.stats for sequence in self.sequences
         ]
-        encoding = [own.encode_seconds for own in stats]
+        encoding = [each.encode_seconds for each in stats]
         began = time.perf_counter()
-        result = work()
+        pieces = work()
         seconds = time.perf_counter() - began
-        for own, before in zip(stats, encoding, strict=True):
-            # Encoding happens inside a pass but is reported apart.
-            own_seconds = seconds - (own.encode_seconds - before)
-            setattr(own, stage, getattr(own, stage) + own_seconds)
-        return result
+        for each, before in zip(stats, encoding, strict=True):
+            # Phrases that come while a text is written are encoded in a pass but reported apart.
+            without_encoding = seconds - (each.encode_seconds - before)
+            setattr(each, stage, getattr(each, stage) + without_encoding)
+        return pieces
 
 
 def decode_steps(
     lm: PhraseModel,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: abc.Sequence[Prompt],
     vocabularies: Vocabularies = None,
-    **options: Unpack[Options],
+    **options: Unpack[GenerationOptions],
 ) -> Decoder:
     """Set up a decoder whose passes you drive yourself.
 
@@ -124,19 +133,19 @@ def decode_steps(
         lm: The LM and its encoder.
         prompts: Texts or token ids.
         vocabularies: One for all prompts, one for each, or None.
-        **options: As `Decoding` explains them.
+        **options: As `GenerationConfig` explains them.
 
     Returns:
         A decoder; iterate over its `steps()`.
     """
-    return Decoder(lm, prompts, vocabularies, make_decoding(dict(options)))
+    return Decoder(lm, prompts, vocabularies, GenerationConfig(**options))
 
 
 def stream(
     lm: PhraseModel,
-    prompt: str | Sequence[int],
+    prompt: Prompt,
     vocabulary: DynamicVocabulary | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[GenerationOptions],
 ) -> "Stream":
     """Generate piece by piece; a piece may be several words.
 
@@ -144,19 +153,19 @@ def stream(
         lm: The LM and its encoder.
         prompt: A text, or token ids.
         vocabulary: The phrases; None for the plain LM. It may change while you iterate.
-        **options: As `Decoding` explains them.
+        **options: As `GenerationConfig` explains them.
 
     Returns:
         An iterator of pieces, whose `result` is the whole generation once it is exhausted.
     """
-    return Stream(Decoder(lm, [prompt], vocabulary, make_decoding(dict(options))))
+    return Stream(Decoder(lm, [prompt], vocabulary, GenerationConfig(**options)))
 
 
 def generate(
     lm: PhraseModel,
-    prompt: str | Sequence[int],
+    prompt: Prompt,
     vocabulary: DynamicVocabulary | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[GenerationOptions],
 ) -> Generation:
     """Generate a whole continuation.
 
@@ -164,7 +173,7 @@ def generate(
         lm: The LM and its encoder.
         prompt: A text, or token ids.
         vocabulary: The phrases; None for the plain LM.
-        **options: As `Decoding` explains them.
+        **options: As `GenerationConfig` explains them.
 
     Returns:
         The generation.
@@ -174,11 +183,11 @@ def generate(
 
 def batch(
     lm: PhraseModel,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: abc.Sequence[Prompt],
     vocabularies: Vocabularies = None,
     *,
-    seeds: Sequence[int] | None = None,
-    **options: Unpack[Options],
+    seeds: abc.Sequence[int] | None = None,
+    **options: Unpack[GenerationOptions],
 ) -> list[Generation]:
     """Generate continuations of several prompts together, each with phrases of its own.
 
@@ -187,17 +196,17 @@ def batch(
         prompts: Texts or token ids.
         vocabularies: One for all prompts, one for each, or None.
         seeds: One for each prompt, so that their draws have nothing in common.
-        **options: As `Decoding` explains them; each sequence has its seed as if it were alone.
+        **options: As `GenerationConfig` explains them; each sequence has its seed as if alone.
 
     Returns:
         The generations, in the order of the prompts.
     """
-    decoding = make_decoding(dict(options))
-    if lm.has_window and len(prompts) > 1:
-        own = vocabulary_each(vocabularies, len(prompts))
-        each = zip(prompts, own, _seeded(decoding, seeds, len(prompts)), strict=True)
-        return [_finished(Decoder(lm, [prompt], [v], how))[0] for prompt, v, how in each]
-    return _finished(Decoder(lm, prompts, vocabularies, decoding, seeds))
+    config = GenerationConfig(**options)
+    if not lm.has_window or len(prompts) <= 1:
+        return _finished(Decoder(lm, prompts, vocabularies, config, seeds))
+    own = _vocabulary_of_each(vocabularies, len(prompts))
+    each = zip(prompts, own, _config_of_each(config, seeds, len(prompts)), strict=True)
+    return [_finished(Decoder(lm, [prompt], [v], config))[0] for prompt, v, config in each]
 
 
 def _finished(decoder: Decoder) -> list[Generation]:
@@ -205,7 +214,7 @@ def _finished(decoder: Decoder) -> list[Generation]:
     for released in decoder.steps():
         for index, piece in released:
             pieces[index].append(piece)
-    return [_result(s, own) for s, own in zip(decoder.sequences, pieces, strict=True)]
+    return [_result(*pair) for pair in zip(decoder.sequences, pieces, strict=True)]
 
 
 class Stream:
@@ -216,7 +225,7 @@ class Stream:
         self._pieces: list[Piece] = []
         self._iterator = self._run()
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> abc.Iterator[Piece]:
         return self._iterator
 
     def __next__(self) -> Piece:
@@ -229,33 +238,21 @@ class Stream:
             pass
         return _result(self._decoder.sequences[0], self._pieces)
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> abc.Iterator[Piece]:
         for released in self._decoder.steps():
             for _, piece in released:
                 self._pieces.append(piece)
                 yield piece
 
 
-def vocabulary_each(given: Vocabularies, count: int) -> list[DynamicVocabulary | None]:
-    """Return a vocabulary, or None, for each of so many prompts.
-
-    Args:
-        given: One for all, one for each, or None.
-        count: The number of prompts.
-
-    Returns:
-        One entry per prompt.
-
-    Raises:
-        VocabularyError: If something else than vocabularies is given.
-        OptionError: If their number is not that of the prompts.
-    """
-    if given is None or isinstance(given, DynamicVocabulary):
-        return [given] * count
-    each = list(given)
-    if not all(one is None or isinstance(one, DynamicVocabulary) for one in each):
+def _vocabulary_of_each(vocabularies: Vocabularies, count: int) -> list[DynamicVocabulary | None]:
+    """Return a vocabulary, or None, for each of `count` prompts."""
+    if vocabularies is None or isinstance(vocabularies, DynamicVocabulary):
+        return [vocabularies] * count
+    each = list(vocabularies)
+    if not all(v is None or isinstance(v, DynamicVocabulary) for v in each):
         raise VocabularyError(
-            f"{str(given)[:40]!r} is no vocabulary. Make one with lm.vocabulary(documents)."
+            f"{str(vocabularies)[:40]!r} is no vocabulary. Make one with lm.vocabulary(documents)."
         )
     if len(each) != count:
         raise OptionError(
@@ -265,22 +262,24 @@ def vocabulary_each(given: Vocabularies, count: int) -> list[DynamicVocabulary |
     return each
 
 
-def _seeded(decoding: Decoding, seeds: Sequence[int] | None, count: int) -> list[Decoding]:
-    """Return how to decode each of so many prompts."""
+def _config_of_each(
+    config: GenerationConfig, seeds: abc.Sequence[int] | None, count: int
+) -> list[GenerationConfig]:
+    """Return the options of each of `count` prompts."""
     if seeds is None:
-        return [decoding] * count
+        return [config] * count
     if len(seeds) != count:
         raise OptionError(f"{count} prompts but {len(seeds)} seeds. Give one for each.")
-    return [replace(decoding, seed=seed) for seed in seeds]
+    return [config.model_copy(update={"seed": GenerationConfig(seed=s).seed}) for s in seeds]
 
 
-def prompt_ids(lm: PhraseModel, prompt: str | Sequence[int], decoding: Decoding) -> list[int]:
+def prompt_ids(lm: PhraseModel, prompt: Prompt, config: GenerationConfig) -> list[int]:
     """Turn a prompt into token ids that fit the context.
 
     Args:
         lm: The LM.
         prompt: A text, or token ids.
-        decoding: Says whether a long prompt may be cut.
+        config: Says whether a long prompt may be cut.
 
     Returns:
         The ids.
@@ -307,15 +306,15 @@ def prompt_ids(lm: PhraseModel, prompt: str | Sequence[int], decoding: Decoding)
             f"{lm.static_size - 1}. Make them with this model's tokenizer."
         )
     limit = lm.context_size - 1
-    if len(ids) > limit and decoding.truncate is None:
+    if len(ids) > limit and config.truncate is None:
         raise PromptError(
             f"the prompt has {len(ids)} tokens; the context of {lm.context_size} leaves room for "
-            f"{limit}. Shorten it, or pass truncate='left' to keep its end."
+            f"{limit}. Shorten it, or set truncate to 'left' to keep its end."
         )
     return ids[-limit:]
 
 
-def _result(sequence: Continuation, pieces: Sequence[Piece]) -> Generation:
+def _result(sequence: Sequence, pieces: abc.Sequence[Piece]) -> Generation:
     assert sequence.finish_reason is not None
     text = "".join(piece.text for piece in pieces)
     return Generation(text, tuple(pieces), sequence.finish_reason, sequence.stats)

@@ -1,4 +1,4 @@
-"""The phrases that one sequence may choose right now, and their scores: the phrase head.
+"""The phrase head: the logits of the phrases that one sequence may choose.
 
 The head never becomes one matrix with the LM's own. A choice rarely needs all of it: `unfold` can
 only take a phrase whose first token the LM accepts, so only the rows of those tokens are
@@ -8,172 +8,181 @@ dropped from the softmax. docs/speed.md says what that changes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-from univerb.engines.base import Floats, Ints, PhraseRows
+from univerb.config import GenerationConfig
+from univerb.decoding.repetition import RepeatedPhrases
+from univerb.engines.base import Floats, Ints, PhraseWeights
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import TableView
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _RESCORED = 32
-"""The best of half-precision rows are multiplied again in single precision."""
+"""The best of approximate logits are computed again in single precision."""
 
 
-class Scored(NamedTuple):
+class PhraseLogits(NamedTuple):
     """Phrases that may be chosen, with their logits."""
 
-    numbers: Ints
-    """(S,), the id of each is |V| + number."""
-    first: Ints
-    """(S,), each one's first token."""
+    indices: Ints
+    """(S,), the id of each is |V| + index."""
+    first_tokens: Ints
+    """(S,)"""
     logits: Floats
     """(S,)"""
 
-    def where(self, chosen: NDArray[numpy.bool_]) -> "Scored | None":
-        """Keep some of them; None if none is left."""
-        if not chosen.any():
+    def where(self, mask: NDArray[numpy.bool_]) -> "PhraseLogits | None":
+        """Keep those where the mask is True; None if none is left."""
+        if not mask.any():
             return None
-        return Scored(self.numbers[chosen], self.first[chosen], self.logits[chosen])
+        return PhraseLogits(self.indices[mask], self.first_tokens[mask], self.logits[mask])
+
+    def without(self, indices: Iterable[int]) -> "PhraseLogits | None":
+        """Leave some phrases out; None if none is left."""
+        return self.where(~numpy.isin(self.indices, list(indices)))
 
 
-class ActivePhrases:
-    """A vocabulary as one sequence sees it."""
+class PhraseHead:
+    """A vocabulary as one sequence scores it."""
 
     def __init__(
         self,
         lm: PhraseModel,
-        rows: PhraseRows,
+        weights: PhraseWeights,
         vocabulary: DynamicVocabulary,
-        phrase_bias: float,
-        ban: Sequence[str],
-        ends: frozenset[int],
-        exact: bool | None = None,
+        config: GenerationConfig,
+        eos_ids: frozenset[int],
     ) -> None:
         self.vocabulary = vocabulary
         self._lm = lm
-        self._rows = rows
-        self._phrase_bias = numpy.float32(phrase_bias)
-        self._ban = tuple(ban)
-        self._ends = ends
-        self._exact = exact
-        self._banned = bytearray()
+        self._weights = weights
+        self._phrase_bias = numpy.float32(config.phrase_bias)
+        self._ban = config.ban
+        self._eos_ids = eos_ids
+        self._exact = config.exact
+        self._is_banned = bytearray()
         self._view: TableView | None = None
         self._bias = numpy.empty(0, numpy.float32)
-        self._longest = 0
+        self._max_length = 0
+        size = config.no_repeat_ngram_size
+        self._repeated = RepeatedPhrases(vocabulary, size) if size else None
 
-    def refresh(self) -> None:
+    def update(self) -> None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
         view = self._lm.table(self.vocabulary)
         if view is not None and view is not self._view:
-            self._rows.follow(view)
+            self._weights.update(view)
             self._bias = view.bias + self._phrase_bias
-            self._longest = int(view.lengths.max())
-            if self._ban or not self._ends.isdisjoint(view.tokens):
-                fresh = self.vocabulary.snapshot(since=len(self._banned)).phrases
-                self._banned.extend(map(self._is_banned, fresh))
-                is_banned = numpy.frombuffer(self._banned, dtype=bool)[view.numbers]
+            self._max_length = int(view.lengths.max())
+            if self._ban or not self._eos_ids.isdisjoint(view.tokens):
+                new = self.vocabulary.snapshot(since=len(self._is_banned)).phrases
+                self._is_banned.extend(map(self._bans, new))
+                is_banned = numpy.frombuffer(self._is_banned, dtype=bool)[view.numbers]
                 self._bias = numpy.where(is_banned, -numpy.inf, self._bias).astype(numpy.float32)
         self._view = view
 
-    def _is_banned(self, phrase: Phrase) -> bool:
+    def _bans(self, phrase: Phrase) -> bool:
         # A text ends at its end token, so a phrase that goes on after one cannot be written.
-        return not self._ends.isdisjoint(phrase.ids) or any(t in phrase.text for t in self._ban)
+        has_eos = not self._eos_ids.isdisjoint(phrase.ids)
+        return has_eos or any(text in phrase.text for text in self._ban)
 
-    @property
-    def is_large(self) -> bool:
-        """Whether a choice among all phrases looks only at a short-list."""
-        if self._exact is not None:
-            return not self._exact
-        return self._view is not None and len(self._view.numbers) >= self._rows.short_list.start
-
-    def scored(self, hidden: Floats, longest: int) -> Scored | None:
-        """Score all phrases of at most so many tokens against a state (d,)."""
-        if self._view is None:
-            return None
-        return self._scored(self._view, hidden, longest, [slice(0, len(self._view.numbers))])
-
-    def beginning_with(
-        self, tokens: Ints, hidden: Floats, longest: int, most: int | None = None
-    ) -> Scored | None:
-        """Score the phrases that begin with one of some tokens.
+    def logits(self, hidden: Floats, token_logits: Floats, max_length: int) -> PhraseLogits | None:
+        """Score all phrases, or the short-list of a large vocabulary.
 
         Args:
-            tokens: The tokens, each once.
             hidden: The LM's state after the last row (d,).
-            longest: Leave out phrases with more tokens than this.
-            most: At most so many per token.
+            token_logits: The LM's own logits (V,), which choose the short-list.
+            max_length: Leave out phrases with more tokens than this.
 
         Returns:
             The phrases, or None if none of them may be chosen.
         """
         if self._view is None:
             return None
-        stretches = self._view.groups.find(tokens)
-        if most is not None:
-            stretches = [_begin(rows, most) for rows in stretches]
-        return self._scored(self._view, hidden, longest, stretches)
+        if not self._uses_short_list(self._view):
+            return self._score(hidden, max_length, [slice(0, len(self._view.numbers))])
+        _, count, per_token, max_gap = self._weights.short_list
+        tokens = numpy.flatnonzero(token_logits >= token_logits.max() - max_gap)
+        if len(tokens) > count:
+            tokens = tokens[numpy.argpartition(token_logits[tokens], -count)[-count:]]
+        return self.logits_by_first_token(tokens, hidden, max_length, per_token)
 
-    def short_list(self, logits: Floats, hidden: Floats, longest: int) -> Scored | None:
-        """Score the phrases whose first tokens are likeliest, a limited number of each."""
-        _, count, per_token, gap = self._rows.short_list
-        likeliest = numpy.flatnonzero(logits >= logits.max() - gap)
-        if len(likeliest) > count:
-            likeliest = likeliest[numpy.argpartition(logits[likeliest], -count)[-count:]]
-        return self.beginning_with(likeliest, hidden, longest, per_token)
+    def _uses_short_list(self, view: TableView) -> bool:
+        if self._exact is not None:
+            return not self._exact
+        return len(view.numbers) >= self._weights.short_list.min_phrases
 
-    def _scored(
-        self, view: TableView, hidden: Floats, longest: int, stretches: Sequence[Ints | slice]
-    ) -> Scored | None:
-        if not stretches:
+    def logits_by_first_token(
+        self, tokens: Ints, hidden: Floats, max_length: int, per_token: int | None = None
+    ) -> PhraseLogits | None:
+        """Score the phrases that begin with one of some tokens, `per_token` of each at most."""
+        if self._view is None:
             return None
-        logits = self._rows.products(hidden, stretches)
-        logits += _joined(self._bias, stretches)
-        numbers, first = (_joined(column, stretches) for column in (view.numbers, view.first))
-        found = Scored(numbers, first, logits)
-        if longest < self._longest:
-            logits[_joined(view.lengths, stretches) > longest] = -numpy.inf
+        spans = self._view.groups.find(tokens)
+        if per_token is not None:
+            spans = [_truncated(rows, per_token) for rows in spans]
+        return self._score(hidden, max_length, spans)
+
+    def _score(
+        self, hidden: Floats, max_length: int, spans: Sequence[Ints | slice]
+    ) -> PhraseLogits | None:
+        view = self._view
+        if view is None or not spans:
+            return None
+        logits = self._weights.logits(hidden, spans)
+        logits += _joined(self._bias, spans)
+        indices, first_tokens = (_joined(column, spans) for column in (view.numbers, view.first))
+        scored = PhraseLogits(indices, first_tokens, logits)
+        if max_length < self._max_length:
+            logits[_joined(view.lengths, spans) > max_length] = -numpy.inf
         if logits.max() == -numpy.inf:
             return None
-        if self._rows.is_rough:
-            self._rescore(view, hidden, found)
-        return found
+        if self._weights.is_approximate:
+            self._rescore(view, hidden, scored)
+        return scored
 
-    def _rescore(self, view: TableView, hidden: Floats, found: Scored) -> None:
+    def _rescore(self, view: TableView, hidden: Floats, scored: PhraseLogits) -> None:
         """Put exact logits where they decide."""
-        count = min(_RESCORED, len(found.logits))
-        best = numpy.argpartition(found.logits, -count)[-count:]
-        best = best[found.logits[best] > -numpy.inf]
-        rows = view.places[found.numbers[best]]
-        found.logits[best] = self._rows.exact(hidden, rows) + self._bias[rows]
+        count = min(_RESCORED, len(scored.logits))
+        best = numpy.argpartition(scored.logits, -count)[-count:]
+        best = best[scored.logits[best] > -numpy.inf]
+        rows = view.places[scored.indices[best]]
+        scored.logits[best] = self._weights.exact_logits(hidden, rows) + self._bias[rows]
 
-    def is_barred(self, number: int) -> bool:
+    def without_repeats(
+        self, phrases: PhraseLogits | None, ids: Sequence[int]
+    ) -> PhraseLogits | None:
+        """Leave out the phrases that would repeat an n-gram after some base tokens."""
+        if self._repeated is None or phrases is None:
+            return phrases
+        return phrases.without(self._repeated.update(ids))
+
+    def is_masked(self, index: int) -> bool:
         """Whether a phrase may not be chosen any more."""
         # Others may have added it since this sequence looked.
-        if self._view is None or number >= len(self._view.places):
+        if self._view is None or index >= len(self._view.places):
             return True
-        place = int(self._view.places[number])
-        return place < 0 or bool(self._bias[place] == -math.inf)
+        row = int(self._view.places[index])
+        return row < 0 or bool(self._bias[row] == -math.inf)
 
-    def input(self, number: int) -> Floats:
+    def input(self, index: int) -> Floats:
         """Return the vector that is fed for a phrase, (d,)."""
         assert self._view is not None
-        return self._view.input(number)
+        return self._view.input(index)
 
 
-def _begin(rows: Ints | slice, most: int) -> Ints | slice:
-    return (
-        slice(rows.start, min(rows.stop, rows.start + most))
-        if isinstance(rows, slice)
-        else rows[:most]
-    )
+def _truncated(rows: Ints | slice, count: int) -> Ints | slice:
+    if isinstance(rows, slice):
+        return slice(rows.start, min(rows.stop, rows.start + count))
+    return rows[:count]
 
 
-def _joined(column: NDArray[Any], stretches: Sequence[Ints | slice]) -> NDArray[Any]:
-    if len(stretches) == 1:
-        return column[stretches[0]]
-    return numpy.concatenate([column[rows] for rows in stretches])
+def _joined(column: NDArray[Any], spans: Sequence[Ints | slice]) -> NDArray[Any]:
+    if len(spans) == 1:
+        return column[spans[0]]
+    return numpy.concatenate([column[rows] for rows in spans])

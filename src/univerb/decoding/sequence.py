@@ -1,24 +1,23 @@
-"""One sequence being written: decides units, settles proposals, knows when it is done."""
+"""One sequence being written: chooses units, accepts or rejects drafts, knows when it is done."""
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections import abc
+from typing import NamedTuple
 
 import numpy
 
+from univerb.config import GenerationConfig
 from univerb.decoding.choice import (
     Choice,
     accepted_tokens,
     accepts,
     choose_atomic,
-    choose_escape,
     choose_unfold,
-    guess,
-    ways_back,
 )
-from univerb.decoding.drafter import Draft, Guesses
-from univerb.decoding.options import Decoding
-from univerb.decoding.phrase_head import ActivePhrases, Scored
+from univerb.decoding.drafter import Draft, Drafter
+from univerb.decoding.phrase_head import PhraseHead, PhraseLogits
+from univerb.decoding.repetition import repeated_tokens
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
 from univerb.decoding.segmentation import segmented
 from univerb.decoding.writer import Writer
@@ -30,10 +29,19 @@ from univerb.vocabulary import DynamicVocabulary
 _CANDIDATES = 5
 
 
-class Continuation:
+class _State(NamedTuple):
+    """The LM after the last row."""
+
+    hidden: Floats
+    """(d,)"""
+    logits: Floats
+    """(V,)"""
+
+
+class Sequence:
     """The state of one generation between two passes of the backbone.
 
-    `propose` names the rows to compute next; `settle` takes their outputs. A phrase that is fed
+    `draft` names the rows to compute next; `accept` takes their outputs. A phrase that is fed
     as tokens is a draft until its pass has shown what the LM thinks of each of them.
     """
 
@@ -41,75 +49,73 @@ class Continuation:
         self,
         lm: PhraseModel,
         engine: Engine,
-        prompt: Sequence[int],
+        prompt: list[int],
         vocabulary: DynamicVocabulary | None,
-        decoding: Decoding,
+        config: GenerationConfig,
     ) -> None:
         self.stats = Stats(prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
         self._lm = lm
-        self._decoding = decoding
-        self._how = decoding.resolved(lm.profile)
+        self._config = config
+        self._is_atomic = config.mode == "atomic"
         self._engine = engine
-        self._eos = frozenset() if decoding.ignore_eos else lm.eos_ids
-        self._sampler = engine.sampler(decoding)
-        self._phrases: ActivePhrases | None = None
-        self._guesses: Guesses | None = None
+        self._eos_ids = frozenset() if config.ignore_eos else lm.eos_ids
+        self._sampler = engine.sampler(config)
+        self._head: PhraseHead | None = None
+        self._drafter: Drafter | None = None
         if vocabulary is not None:
-            self._phrases = ActivePhrases(
-                lm,
-                engine.phrase_rows(),
-                vocabulary,
-                self._how.phrase_bias,
-                decoding.ban,
-                self._eos,
-                decoding.exact,
-            )
-            self._guesses = Guesses(vocabulary, engine.draft_rows, self._how.draft > 0.0)
-        self._writer = Writer(lm.tokenizer, decoding.stop)
-        self._prompt = list(prompt)
-        self._seen = list(prompt)
-        """Base tokens of prompt and output, and the ids of phrases that were written."""
+            weights = engine.phrase_weights()
+            self._head = PhraseHead(lm, weights, vocabulary, config, self._eos_ids)
+            self._drafter = Drafter(vocabulary, engine.draft_rows, config.draft_bias > 0.0)
+        self._writer = Writer(lm.tokenizer, config.stop)
+        self._prompt = prompt
+        self._base_ids = list(prompt)
+        """Base tokens of prompt and output."""
+        self._unit_ids: list[int] = []
+        """`atomic`: the phrases that were written."""
         self._produced = 0
         self._context_left = lm.context_size - len(prompt)
         self._released: list[Piece] = []
-        self._state: tuple[Floats, Floats] | None = None
-        """Hidden state and logits after the last row, if a choice is due."""
+        self._state: _State | None = None
         self._chosen: Choice | None = None
-        """A choice that was made, where a guess went wrong, but not yet carried out."""
+        """A choice that was drawn where a draft was rejected, but not yet carried out."""
         self._draft: Draft | None = None
         self._pending: list[Row] = []
+
+    def encode(self) -> None:
+        """Encode the phrases that have no vector yet."""
+        if self._head is None:
+            return
+        began = time.perf_counter()
+        self._head.update()
+        self._add_encode_seconds(time.perf_counter() - began)
 
     @property
     def reads_units(self) -> bool:
         """Whether the prompt is read with its phrases as single vectors."""
-        is_wanted = self._decoding.segment and self._how.is_atomic
-        return is_wanted and self._phrases is not None
+        return self._config.segment and self._is_atomic and self._head is not None
 
     def prompt_rows(self) -> list[Row]:
         """Return the prompt's rows but for the first token."""
-        if not self.reads_units or self._phrases is None:
+        if not self.reads_units or self._head is None:
             return list(self._prompt[1:])
-        self._phrases.refresh()
-        size, names = self._lm.static_size, self._phrases.vocabulary
-        rows: list[Row] = []
-        for unit in segmented(self._prompt, names)[1:]:
-            if unit < size:
-                rows.append(unit)
-            else:
-                vector = self._phrases.input(unit - size)
-                rows.append(PhraseRow(vector, len(names.phrase(unit))))
-        return rows
+        size, vocabulary = self._lm.static_size, self._head.vocabulary
+        return [
+            unit
+            if unit < size
+            else PhraseRow(self._head.input(unit - size), len(vocabulary.phrase(unit)))
+            for unit in segmented(self._prompt, vocabulary)[1:]
+        ]
 
     def start(self, output: Output) -> None:
         """Take the prefill's output."""
-        self._state = (output.hidden[-1], output.logits[-1])
+        self._state = _State(output.hidden[-1], output.logits[-1])
 
-    def propose(self, share: int = 1) -> Sequence[Row]:
-        """Decide what comes next.
+    def draft(self, batch_size: int = 1) -> abc.Sequence[Row]:
+        """Choose what comes next.
 
         Args:
-            share: So many sequences take part in the pass: a guess may fill its part of the rows.
+            batch_size: Number of sequences in the pass: they share its rows.
 
         Returns:
             The rows to compute, none if the text is finished.
@@ -118,279 +124,275 @@ class Continuation:
             rows, self._pending = self._pending, []
             return rows
         assert self._state is not None
-        hidden, logits = self._state
         self._grow()
-        if self._chosen is None or self._is_gone(self._chosen.unit):
-            self._chosen = self._choose(hidden, logits, self._seen, 0)
+        if self._chosen is None or self._is_masked(self._chosen.unit):
+            self._chosen = self._choose(self._state, self._base_ids, ahead=0)
         choice, self._chosen = self._chosen, None
         candidates = self._explain(choice)
-        if choice.unit >= len(logits):
+        if choice.unit >= self._lm.static_size:
             return self._take_phrase(choice, candidates)
-        self._draft = self._guess(choice.unit, hidden, logits, candidates, share)
+        self._draft = self._draft_after(choice.unit, self._state, candidates, batch_size)
         if self._draft:
             return self._draft.ids
-        if self._phrases is not None:
-            self._phrases.vocabulary.tick()
-        weighed = choice if self._how.is_atomic else Choice(choice.unit, logits)
-        self._emit_token(choice.unit, weighed.logprob, candidates)
+        if self._head is not None:
+            self._head.vocabulary.tick()
+        scored = choice if self._is_atomic else Choice(choice.unit, self._state.logits)
+        self._emit_token(choice.unit, scored.logprob, candidates)
         return [] if self.finish_reason else [choice.unit]
 
-    def settle(self, output: Output) -> int:
-        """Take the outputs of the proposed rows; returns how many of them to take back."""
+    def accept(self, output: Output) -> int:
+        """Take the outputs of the drafted rows; returns the number of them to rewind."""
         rows = len(output.logits)
         self.stats.steps += 1
         self.stats.rows += rows
         rejected = 0
         if self._draft is None:
-            self._state = (output.hidden[-1], output.logits[-1])
+            self._state = _State(output.hidden[-1], output.logits[-1])
         else:
-            rejected = self._settle_draft(self._draft, output)
+            rejected = self._accept_draft(self._draft, output)
         self._context_left -= rows - rejected
         if self._context_left <= 0 and not self.finish_reason:
             self._finish("length")
         return rejected
 
     def release(self) -> list[Piece]:
-        """Hand out the pieces that have become certain since the last call."""
+        """Return the pieces that have become certain since the last call."""
         released, self._released = self._released, []
         return released
 
     def _grow(self) -> None:
-        if self._phrases is None:
+        if self._head is None:
             return
         began = time.perf_counter()
-        if self._decoding.growth is not None:
-            self._decoding.growth(self._phrases.vocabulary, self._produced)
-        self._phrases.refresh()
-        seconds = time.perf_counter() - began
+        if self._config.growth is not None:
+            self._config.growth(self._head.vocabulary, self._produced)
+        self._head.update()
+        self._add_encode_seconds(time.perf_counter() - began)
+
+    def _add_encode_seconds(self, seconds: float) -> None:
         self.stats.encode_seconds += seconds
         self.stats.growth_seconds += seconds if self.stats.steps else 0.0
 
-    def _longest_phrase(self, ahead: int = 0) -> int:
-        """How long a phrase may be, in base tokens, after so many more."""
+    def _max_length(self, ahead: int = 0) -> int:
+        """Return how long a phrase may be, in base tokens, after `ahead` more."""
         left = self._context_left - ahead
-        if self._decoding.overshoot == "allow":
+        if self._config.overshoot == "allow":
             return left
-        return min(left, self._decoding.max_tokens - self._produced - ahead)
+        return min(left, self._config.max_tokens - self._produced - ahead)
 
-    def _choose(self, hidden: Floats, logits: Floats, seen: Sequence[int], ahead: int) -> Choice:
-        """Choose a unit, given the state after the ids seen, so many ahead of what is written."""
-        longest = self._longest_phrase(ahead)
-        if self._how.is_atomic:
-            choice = choose_atomic(
-                logits, self._all_phrases(hidden, logits, longest), self._sampler, seen
-            )
-        else:
-            filtered = self._sampler.filtered(logits, seen)
-            accepted = self._accepted_phrases(hidden, filtered, longest)
-            choice = choose_unfold(logits, filtered, accepted, self._sampler)
-        # At tolerance 0 the text is the LM's own.
-        if not self._how.escape or (not self._how.is_atomic and self._how.tolerance == 0.0):
-            return choice
-        return self._escape(choice, hidden, logits, longest, seen)
+    def _choose(self, state: _State, ids: list[int], ahead: int) -> Choice:
+        """Choose a unit after some base tokens, `ahead` of which are drafted."""
+        max_length = self._max_length(ahead)
+        allowed, repeated = self._allowed(state.logits, ids)
+        if not self._is_atomic:
+            filtered = self._sampler.filtered(allowed, ids)
+            phrases = self._accepted_phrases(state.hidden, filtered, max_length)
+            if phrases is not None and repeated:
+                phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(repeated)))
+            return choose_unfold(state.logits, filtered, phrases, self._sampler)
+        phrases = None
+        if self._head is not None:
+            phrases = self._head.logits(state.hidden, state.logits, max_length)
+            phrases = self._head.without_repeats(phrases, ids)
+        seen = [*ids, *self._unit_ids]
+        return choose_atomic(state.logits, allowed, phrases, self._sampler, seen)
 
-    def _all_phrases(self, hidden: Floats, logits: Floats, longest: int) -> Scored | None:
-        """Score every phrase, or the short-list of a large vocabulary."""
-        if self._phrases is None:
-            return None
-        if self._phrases.is_large:
-            return self._phrases.short_list(logits, hidden, longest)
-        return self._phrases.scored(hidden, longest)
+    def _allowed(self, logits: Floats, ids: list[int]) -> tuple[Floats, set[int]]:
+        """Mask the tokens that would repeat an n-gram; returns them, too."""
+        size = self._config.no_repeat_ngram_size
+        repeated = repeated_tokens(ids, size) if size else set()
+        if repeated:
+            logits = logits.copy()
+            logits[list(repeated)] = -numpy.inf
+        return logits, repeated
 
-    def _accepted_phrases(self, hidden: Floats, filtered: Floats, longest: int) -> Scored | None:
+    def _accepted_phrases(
+        self, hidden: Floats, filtered: Floats, max_length: int
+    ) -> PhraseLogits | None:
         """Score the phrases whose first token the LM accepts."""
-        if self._phrases is None or self._how.tolerance == 0.0:
+        tolerance = self._config.tolerance
+        if self._head is None or tolerance == 0.0:
             return None
-        if self._how.tolerance == 1.0:
-            return self._all_phrases(hidden, filtered, longest)
-        tokens = accepted_tokens(filtered, self._how.tolerance)
-        found = self._phrases.beginning_with(tokens, hidden, longest)
+        if tolerance == 1.0:
+            return self._head.logits(hidden, filtered, max_length)
+        tokens = accepted_tokens(filtered, tolerance)
+        phrases = self._head.logits_by_first_token(tokens, hidden, max_length)
         # Phrases that cannot be chosen must not even lengthen the draw.
-        return found and found.where(found.logits > -math.inf)
+        return phrases and phrases.where(phrases.logits > -math.inf)
 
-    def _escape(
-        self, choice: Choice, hidden: Floats, logits: Floats, longest: int, seen: Sequence[int]
-    ) -> Choice:
-        """Lead a text that would go round in circles elsewhere, at the start of a word."""
-        size, has_space = self._lm.static_size, self._lm.tokenizer.has_space
-        begun = choice.unit
-        if begun >= size and choice.phrases:
-            begun = int(choice.phrases.first[choice.phrases.numbers == begun - size][0])
-        if not has_space(begun):
-            return choice
-        written = [token for token in seen[len(self._prompt) :] if token < size]
-        back = ways_back(written, begun, self._how.escape)
-        phrases = self._all_phrases(hidden, logits, longest) if back else None
-        if phrases is None:
-            return choice
-        known = numpy.unique(phrases.first).tolist()
-        ways = {token for token in known if has_space(token)} - back
-        return choose_escape(size, phrases, ways, self._sampler) or choice
-
-    def _is_gone(self, unit: int) -> bool:
+    def _is_masked(self, unit: int) -> bool:
         """Whether a phrase was taken out of the vocabulary after it was chosen."""
-        number = unit - self._lm.static_size
-        return self._phrases is not None and number >= 0 and self._phrases.is_barred(number)
+        index = unit - self._lm.static_size
+        return self._head is not None and index >= 0 and self._head.is_masked(index)
 
-    def _guess(
-        self,
-        token: int,
-        hidden: Floats,
-        logits: Floats,
-        candidates: tuple[Candidate, ...],
-        share: int,
+    def _draft_after(
+        self, token: int, state: _State, candidates: tuple[Candidate, ...], batch_size: int
     ) -> Draft | None:
-        """Return how the text may go on from a chosen token."""
-        if self._how.is_atomic or not self._guesses or token in self._eos:
+        """Draft how the text may go on from a chosen token."""
+        drafter = self._drafter
+        if self._is_atomic or not drafter or not drafter.is_active or token in self._eos_ids:
             return None
-        # What is guessed is tokens: only a phrase that is chosen may go beyond the budget.
-        longest = min(self._longest_phrase(), self._decoding.max_tokens - self._produced)
-        is_growing = self._decoding.growth is not None and self._how.tolerance > 0.0
-        # Phrases that come at a guessed token would be missed by the choice there.
-        if is_growing or min(longest, self._engine.draft_rows // share) <= 1:
+        # What is drafted is tokens: only a phrase that is chosen may go beyond the budget.
+        room = min(self._max_length(), self._config.max_tokens - self._produced)
+        is_growing = self._config.growth is not None and self._config.tolerance > 0.0
+        # Phrases that come at a drafted token would be missed by the choice there.
+        if is_growing or min(room, self._engine.draft_rows // batch_size) <= 1:
             return None
-        phrase = self._likely_phrase(token, hidden, logits, longest)
-        found, is_recalled = self._guesses.after(self._seen, token, phrase, longest, share)
-        is_end = [one in self._eos for one in found]
-        found = found[: is_end.index(True)] if any(is_end) else found
-        if not found:
+        phrase = self._likely_phrase(token, state, room)
+        ids, is_lookup = drafter.draft(self._base_ids, token, phrase, room, batch_size)
+        is_end = [id_ in self._eos_ids for id_ in ids]
+        ids = ids[: is_end.index(True)] if any(is_end) else ids
+        if not ids:
             return None
-        return Draft([token, *found], None, candidates, is_recalled, phrase is not None)
+        return Draft([token, *ids], None, candidates, is_lookup, phrase is not None)
 
-    def _likely_phrase(
-        self, token: int, hidden: Floats, logits: Floats, longest: int
-    ) -> Phrase | None:
-        """Return the phrase that is likeliest to go on from a chosen token."""
-        assert self._phrases is not None
-        own = self._phrases.beginning_with(numpy.array([token]), hidden, longest)
-        number = None if own is None else guess(float(logits[token]), own, self._how.draft)
-        return None if number is None else self._phrases.vocabulary.phrase(len(logits) + number)
+    def _likely_phrase(self, token: int, state: _State, max_length: int) -> Phrase | None:
+        """Return the phrase that is likeliest to go on from a chosen token, if likely enough."""
+        assert self._head is not None
+        phrases = self._head.logits_by_first_token(numpy.array([token]), state.hidden, max_length)
+        if phrases is None:
+            return None
+        best = int(phrases.logits.argmax())
+        if phrases.logits[best] + self._config.draft_bias <= float(state.logits[token]):
+            return None
+        unit = self._lm.static_size + int(phrases.indices[best])
+        return self._head.vocabulary.phrase(unit)
 
-    def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> Sequence[Row]:
-        assert self._phrases is not None
+    def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> abc.Sequence[Row]:
+        assert self._head is not None
         unit = choice.unit
-        phrase = self._phrases.vocabulary.phrase(unit)
-        if not self._how.is_atomic:
+        phrase = self._head.vocabulary.phrase(unit)
+        if not self._is_atomic:
             self._draft = Draft(phrase.ids, unit, candidates)
             return phrase.ids
         self._emit(phrase.ids, choice.logprob, phrase, candidates)
-        self._phrases.vocabulary.tick([unit])
-        self._seen.append(unit)
-        if self._how.positions == "token":
+        self._head.vocabulary.tick([unit])
+        self._unit_ids.append(unit)
+        if self._config.positions == "token":
             # Its row is one, but it takes the positions of all its base tokens.
             self._context_left -= len(phrase) - 1
-        row = self._phrases.input(unit - self._lm.static_size)
-        return [] if self.finish_reason else [PhraseRow(row, len(phrase))]
+        vector = self._head.input(unit - self._lm.static_size)
+        return [] if self.finish_reason else [PhraseRow(vector, len(phrase))]
 
-    def _settle_draft(self, draft: Draft, output: Output) -> int:
-        """Keep the part of a draft that stands; returns how many of its rows to take back."""
+    def _accept_draft(self, draft: Draft, output: Output) -> int:
+        """Keep the part of a draft that is accepted; returns the number of rows to rewind."""
         assert self._state is not None
-        ids, is_guess = draft.ids, draft.unit is None
-        kept, own = self._confirmed(ids, output) if is_guess else self._accepted(ids, output)
-        before = [self._state[1], *output.logits[: kept - 1]]
+        ids = draft.ids
+        # A phrase that was chosen is cut where the LM objects; the LM's own token follows.
+        own_token = None
+        if draft.unit is None:
+            count = self._confirmed(ids, output)
+        else:
+            count, own_token = self._accepted(ids, output)
+        before = [self._state.logits, *output.logits[: count - 1]]
         logprobs = [Choice(*pair).logprob for pair in zip(ids, before, strict=False)]
         self._draft = None
-        if draft.is_recalled:
-            assert self._guesses is not None
-            self._guesses.history.stood(kept)
-        self._state = (output.hidden[kept - 1], output.logits[kept - 1])
-        self._emit_kept(draft, kept, logprobs)
-        if own is not None and not self.finish_reason:
+        if draft.is_lookup:
+            assert self._drafter is not None
+            self._drafter.prompt_lookup.update(accepted=count)
+        self._state = _State(output.hidden[count - 1], output.logits[count - 1])
+        self._emit_accepted(draft, count, logprobs)
+        if own_token is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
-            logits = output.logits[kept - 1]
-            chosen = Choice(own, logits)
-            self._emit_token(own, chosen.logprob, self._explain(chosen))
-            self._pending = [own]
-        return len(ids) - kept
+            choice = Choice(own_token, self._state.logits)
+            self._emit_token(own_token, choice.logprob, self._explain(choice))
+            self._pending = [own_token]
+        return len(ids) - count
 
-    def _emit_kept(self, draft: Draft, kept: int, logprobs: Sequence[float]) -> None:
-        """Write what stands of a draft: the phrase that was chosen, or those that a guess holds."""
-        assert self._phrases is not None
-        assert self._guesses is not None
-        ids, candidates = draft.ids[:kept], draft.candidates
-        whole = draft.unit if kept > 1 else None
-        parts: Iterable[tuple[int, int, int | None]] = [(0, kept, whole)]
+    def _emit_accepted(self, draft: Draft, count: int, logprobs: abc.Sequence[float]) -> None:
+        """Write the accepted part: the phrase that was chosen, or those that a draft holds."""
+        assert self._head is not None
+        assert self._drafter is not None
+        ids, candidates = draft.ids[:count], draft.candidates
+        whole = draft.unit if count > 1 else None
+        parts: abc.Iterable[tuple[int, int, int | None]] = [(0, count, whole)]
         if not draft.names_phrases:
-            parts = [(at, at + 1, None) for at in range(kept)]
+            parts = [(at, at + 1, None) for at in range(count)]
         elif draft.unit is None:
-            parts = self._guesses.documents.units(ids)
-        names, used = self._phrases.vocabulary, []
+            parts = self._drafter.documents.units(ids)
+        vocabulary, used = self._head.vocabulary, []
         for begin, end, unit in parts:
-            is_open = unit is not None and not self._is_gone(unit)
-            phrase = names.phrase(unit) if unit is not None and is_open else None
+            is_open = unit is not None and not self._is_masked(unit)
+            phrase = vocabulary.phrase(unit) if unit is not None and is_open else None
             self._emit(ids[begin:end], sum(logprobs[begin:end]), phrase, candidates)
             used += [unit] if unit is not None else []
             candidates = ()
             if self.finish_reason:
                 break
-        names.tick(used)
+        vocabulary.tick(used)
 
-    def _accepted(self, ids: Sequence[int], output: Output) -> tuple[int, int | None]:
-        """Count the tokens that the LM tolerates; its own token follows after a cut."""
-        for kept in range(1, len(ids)):
-            seen = [*self._seen, *ids[:kept]]
-            filtered = self._sampler.filtered(output.logits[kept - 1], seen)
-            token = accepts(filtered, ids[kept], self._how.tolerance, self._sampler)
-            if token != ids[kept]:
-                return kept, token
+    def _accepted(self, ids: abc.Sequence[int], output: Output) -> tuple[int, int | None]:
+        """Count the tokens of a phrase that the LM accepts; its own token follows after a cut."""
+        for count in range(1, len(ids)):
+            written = [*self._base_ids, *ids[:count]]
+            allowed, repeated = self._allowed(output.logits[count - 1], written)
+            filtered = self._sampler.filtered(allowed, written)
+            token = ids[count]
+            if token in repeated or not accepts(filtered, token, self._config.tolerance):
+                own_token = self._sampler.pick(filtered)
+                # A draw may be the very token that was not likely enough to be kept unseen.
+                if own_token != token:
+                    return count, own_token
         return len(ids), None
 
-    def _confirmed(self, ids: Sequence[int], output: Output) -> tuple[int, None]:
-        """Count the tokens that would have been chosen without the guess.
+    def _confirmed(self, ids: abc.Sequence[int], output: Output) -> int:
+        """Count the tokens that would have been chosen without the draft.
 
         The first choice that is another is kept for the next pass: it was drawn already.
         """
-        is_greedy = self._sampler.is_greedy
-        for kept in range(1, len(ids)):
-            logits, seen = output.logits[kept - 1], [*self._seen, *ids[:kept]]
-            if is_greedy and int(self._sampler.filtered(logits, seen).argmax()) != ids[kept]:
-                # Whatever is chosen, it is not this token: nothing was drawn, choose it later.
-                return kept, None
-            choice = self._choose(output.hidden[kept - 1], logits, seen, kept)
-            if choice.unit != ids[kept]:
+        for count in range(1, len(ids)):
+            state = _State(output.hidden[count - 1], output.logits[count - 1])
+            written = [*self._base_ids, *ids[:count]]
+            if self._sampler.is_greedy:
+                allowed, _ = self._allowed(state.logits, written)
+                if int(self._sampler.filtered(allowed, written).argmax()) != ids[count]:
+                    # Whatever is chosen, it is not this token: nothing was drawn, choose it later.
+                    return count
+            choice = self._choose(state, written, ahead=count)
+            if choice.unit != ids[count]:
                 self._chosen = choice
-                return kept, None
-        return len(ids), None
+                return count
+        return len(ids)
 
     def _emit_token(self, token: int, logprob: float, candidates: tuple[Candidate, ...]) -> None:
-        if token in self._eos:
+        if token in self._eos_ids:
             self._finish("eos")
         else:
             self._emit((token,), logprob, None, candidates)
 
     def _emit(
         self,
-        ids: Sequence[int],
+        ids: abc.Sequence[int],
         logprob: float,
         phrase: Phrase | None,
         candidates: tuple[Candidate, ...],
     ) -> None:
-        self._seen.extend(ids)
+        self._base_ids.extend(ids)
         self._produced += len(ids)
-        self._hand_out(self._writer.write(ids, logprob, phrase, candidates))
+        self._release(self._writer.write(ids, logprob, phrase, candidates))
         if self._writer.is_stopped:
             self._finish("stop")
-        elif self._produced >= self._decoding.max_tokens:
+        elif self._produced >= self._config.max_tokens:
             self._finish("length")
 
     def _finish(self, reason: FinishReason) -> None:
-        self._hand_out(self._writer.close())
+        self._release(self._writer.close())
         self.finish_reason = "stop" if self._writer.is_stopped else reason
-        self.stats.phrases = len(self._phrases.vocabulary) if self._phrases else 0
+        self.stats.phrases = len(self._head.vocabulary) if self._head else 0
 
-    def _hand_out(self, pieces: Sequence[Piece]) -> None:
+    def _release(self, pieces: abc.Sequence[Piece]) -> None:
         for piece in pieces:
             self.stats.count(piece)
         self._released.extend(pieces)
 
     def _explain(self, choice: Choice) -> tuple[Candidate, ...]:
-        if not self._decoding.explain:
+        if not self._config.explain:
             return ()
-        return tuple(self._candidate(*unit) for unit in choice.best(_CANDIDATES))
+        return tuple(self._candidate(*pair) for pair in choice.best(_CANDIDATES))
 
     def _candidate(self, unit: int, probability: float) -> Candidate:
         if unit < self._lm.static_size:
             return Candidate(self._lm.tokenizer.decode([unit]), probability, is_phrase=False)
-        assert self._phrases is not None
-        text = self._phrases.vocabulary.phrase(unit).text
+        assert self._head is not None
+        text = self._head.vocabulary.phrase(unit).text
         return Candidate(text, probability, is_phrase=True)

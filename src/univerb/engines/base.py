@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from univerb.decoding.options import Decoding, Resolved
+from univerb.config import GenerationConfig
 from univerb.modeling.phrase_table import TableView
 
 Floats = NDArray[numpy.float32]
@@ -23,7 +23,7 @@ class PhraseRow(NamedTuple):
     vector: Floats
     """(d,)"""
     length: int
-    """How many base tokens it stands for."""
+    """Number of base tokens that it stands for."""
 
 
 Row = int | PhraseRow
@@ -31,7 +31,7 @@ Row = int | PhraseRow
 
 
 class Output(NamedTuple):
-    """What a sequence's rows gave, one entry per row."""
+    """The results of a sequence's rows, one entry per row."""
 
     hidden: Floats
     """(r, d), after the final norm: what the output layer sees."""
@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 class Session(Protocol):
-    """The KV cache of a batch of sequences and the four things that can be done with it."""
+    """The KV cache of a batch of sequences and the four operations on it."""
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Output]:
         """Read the prompts; returns the last row of each."""
@@ -51,7 +51,7 @@ class Session(Protocol):
         ...
 
     def rewind(self, counts: Sequence[int]) -> None:
-        """Forget the last rows of each sequence."""
+        """Drop the last rows of each sequence."""
         ...
 
     def select(self, indices: Sequence[int]) -> None:
@@ -62,17 +62,17 @@ class Session(Protocol):
 class ShortList(NamedTuple):
     """Which phrases of a large vocabulary are scored where all of them could be chosen."""
 
-    start: int
-    """From so many phrases on."""
+    min_phrases: int
+    """Vocabularies with fewer phrases are scored in full."""
     first_tokens: int
-    """Those that begin with one of so many tokens, the likeliest ones."""
+    """Number of likeliest first tokens whose phrases are scored."""
     per_token: int
-    """So many of each, those that were put in first."""
-    gap: float = 99.0
-    """No token whose logit is lower than the best one's by more than this."""
+    """Phrases scored per first token, those that were added first."""
+    max_gap: float
+    """Tokens whose logit is lower than the best one's by more than this are left out."""
 
 
-class PhraseRows(Protocol):
+class PhraseWeights(Protocol):
     """The output vectors of a phrase table, as an engine multiplies them."""
 
     @property
@@ -81,19 +81,19 @@ class PhraseRows(Protocol):
         ...
 
     @property
-    def is_rough(self) -> bool:
-        """Whether `products` is right to two digits only."""
+    def is_approximate(self) -> bool:
+        """Whether `logits` is right to two digits only."""
         ...
 
-    def follow(self, view: TableView) -> None:
-        """Take in a view of the table."""
+    def update(self, view: TableView) -> None:
+        """Follow the table to a view of it."""
         ...
 
-    def products(self, hidden: Floats, stretches: Sequence[Ints | slice]) -> Floats:
-        """Multiply rows with a state (d,); half-precision rows roughly, single ones exactly."""
+    def logits(self, hidden: Floats, spans: Sequence[Ints | slice]) -> Floats:
+        """Multiply rows with a state (d,); float16 rows approximately, float32 ones exactly."""
         ...
 
-    def exact(self, hidden: Floats, rows: Ints) -> Floats:
+    def exact_logits(self, hidden: Floats, rows: Ints) -> Floats:
         """Multiply a few rows with a state (d,) in single precision."""
         ...
 
@@ -130,22 +130,22 @@ class Engine(Protocol):
 
     @property
     def draft_rows(self) -> int:
-        """How many rows of a pass cost about as much as one; below 2 nothing is drafted."""
+        """Rows of a pass that cost about as much as one; below 2 nothing is drafted."""
         ...
 
     def session(
-        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool
+        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
     ) -> Session:
-        """Begin with a batch of sequences.
+        """Begin a batch of sequences.
 
         Without phrases, and if none can come later, nobody looks at their states.
         """
         ...
 
-    def sampler(self, decoding: Decoding) -> Sampler:
+    def sampler(self, config: GenerationConfig) -> Sampler:
         """Make a sampler for one sequence."""
         ...
 
-    def phrase_rows(self) -> PhraseRows:
+    def phrase_weights(self) -> PhraseWeights:
         """Make what multiplies the rows of one sequence's phrases."""
         ...

@@ -10,9 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.config import EncoderConfig, Profile, Weights
-from univerb.engines.torch.prepacked import Packed, can_pack, pack
-from univerb.engines.torch.prepacked import stamp as stamp_of
+from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
 from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.adapter import copy_adapter, load_adapter
@@ -30,6 +28,7 @@ from univerb.modeling.checkpoint import (
 )
 from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
 from univerb.modeling.heads import TiedHead
+from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import VectorPair
 from univerb.phrase import Phrase
@@ -84,7 +83,6 @@ class DynamicLM(PhraseModel):
         self.encoder = encoder
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
         self._fingerprint: tuple[int, str] | None = None
-        self._packed: dict[Weights, Packed | None] = {}
         self.adapter: Path | None = None
         """Where the adapter that was added to the model lies."""
 
@@ -241,22 +239,11 @@ class DynamicLM(PhraseModel):
             view.version, inputs, outputs, bias, torch.from_numpy(view.first).to(like.device)
         )
 
-    def packed(self, weights: Weights = "single") -> Packed | None:
-        """Return the model laid out for passes over a few rows, or None where that cannot be."""
-        with self._lock:
-            known = self._packed.get(weights)
-            if not can_pack(self.model):
-                known = self._packed[weights] = None
-            elif known is None or known.stamp != stamp_of(self.model.parameters()):
-                known = pack(self.model, self.embeddings.output, weights)
-                self._packed[weights] = known
-            return known
-
     def stamp(self) -> int:
         """Return a number that is another one when the encoder or the LM's rows are changed."""
         # Training changes parameters in place and counts it: rows of older ones are stale.
         rows = (*self.embeddings.input.parameters(), self.embeddings.output_weight)
-        return stamp_of((*self.encoder.parameters(), *self.encoder.buffers(), *rows))
+        return parameter_version((*self.encoder.parameters(), *self.encoder.buffers(), *rows))
 
     @property
     def width(self) -> int:

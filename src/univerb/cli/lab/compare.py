@@ -131,9 +131,9 @@ def compare(
         **{"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed},
         "phrase_bias": phrase_bias,
     }
-    from univerb.decoding.options import make_decoding
+    from univerb.config import GenerationConfig
 
-    make_decoding(options)
+    GenerationConfig(**options)
     names = _names(system)
     asked = _lines(prompts) if prompts else [prompt or ""]
     if not all(asked):

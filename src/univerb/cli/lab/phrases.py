@@ -61,11 +61,8 @@ def phrases(
     ] = None,
     modes: Annotated[
         str,
-        typer.Option(
-            help="Ways to write, of: bare, profile, circling (the profile without escape), whole, "
-            "verify, atomic, segmented."
-        ),
-    ] = "bare,profile,circling,whole,verify,atomic,segmented",
+        typer.Option(help="Ways to write, of: bare, profile, whole, verify, atomic, segmented."),
+    ] = "bare,profile,whole,verify,atomic,segmented",
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Only write, over --tolerances x --biases.")
     ] = False,

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 
 import numpy
 
-from univerb.decoding.options import Decoding, Resolved
-from univerb.decoding.sampling import NumpySampler, make_sampler
+from univerb.config import GenerationConfig
 from univerb.engines.base import Floats, Output, PhraseRow, Row
 from univerb.engines.llamacpp.lm import LlamaCppLM
 from univerb.engines.llamacpp.native import PASS_ROWS, Context, last_error
-from univerb.engines.llamacpp.phrase_rows import NumpyRows
+from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
+from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
 from univerb.errors import ModelError, OptionError, UniverbError
 
 _PROMPT_ROWS = 64
@@ -46,15 +46,14 @@ class LlamaCppEngine:
         return 1
 
     def session(
-        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool = False
+        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
     ) -> "LlamaCppSession":
-        """Begin with a batch of sequences.
+        """Begin a batch of sequences.
 
         Args:
-            how: Its positions must be "unit".
+            config: Its positions must be "unit"; `prefix_cache` has no effect.
             has_phrases: Whether states are needed now,
             can_grow: or may be needed later.
-            reuse: Without effect: every prompt is read.
 
         Returns:
             A session.
@@ -62,20 +61,20 @@ class LlamaCppEngine:
         Raises:
             OptionError: If positions are to count base tokens.
         """
-        if how.positions != "unit":
+        if config.positions != "unit":
             raise OptionError(
-                f"positions is {how.positions!r}; in llama.cpp a row takes one place. Use "
+                f"positions is {config.positions!r}; in llama.cpp a row takes one place. Use "
                 "'unit', or the torch engine."
             )
         return LlamaCppSession(self._lm, has_phrases or can_grow)
 
-    def sampler(self, decoding: Decoding) -> NumpySampler:
+    def sampler(self, config: GenerationConfig) -> NumpySampler:
         """Make a sampler for one sequence."""
-        return make_sampler(**decoding.sampling)
+        return make_sampler(config)
 
-    def phrase_rows(self) -> NumpyRows:
+    def phrase_weights(self) -> NumpyPhraseWeights:
         """Make what multiplies the rows of one sequence's phrases."""
-        return NumpyRows()
+        return NumpyPhraseWeights()
 
 
 class LlamaCppSession:

@@ -8,16 +8,16 @@ from typing import NamedTuple
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from univerb.engines.torch.prepacked import stamp
+from univerb.modeling.parameters import parameter_version
 
-LEAST = 64
-"""Shorter beginnings are read again: it takes no time, and the bits stay those of one pass."""
-MOST_BYTES = 512 << 20
-"""What is kept in all."""
+MIN_TOKENS = 64
+"""Shorter prefixes are read again: it takes no time, and the bits stay those of one pass."""
+MAX_BYTES = 512 << 20
+"""Of all entries together."""
 
 
-class _Kept(NamedTuple):
-    stamp: int
+class _Entry(NamedTuple):
+    version: int
     ids: tuple[int, ...]
     layers: list[tuple[Tensor, Tensor]]
 
@@ -26,39 +26,42 @@ class _Kept(NamedTuple):
         return sum(side.nbytes for pair in self.layers for side in pair)
 
 
-class Prefixes:
+class PrefixCache:
     """Prompts that were read, newest last.
 
     A cache grows by new tensors, never in place, so keeping one costs nothing but its memory.
     """
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] = []
+        self._entries: list[_Entry] = []
         self._lock = Lock()
 
     def find(self, model: PreTrainedModel, prompt: Sequence[int]) -> tuple[int, DynamicCache]:
-        """Return how much of a prompt is known, and the cache of it; the last token never is."""
-        with self._lock:
-            now = stamp(model.parameters())
-            self._kept = [kept for kept in self._kept if kept.stamp == now]
-            wanted = tuple(prompt[:-1])
-            found = [(len(commonprefix([kept.ids, wanted])), kept) for kept in self._kept]
-        count, kept = max(found, key=lambda one: one[0], default=(0, None))
-        if kept is None or count < LEAST:
-            return 0, DynamicCache()
-        return count, DynamicCache([(k[:, :, :count], v[:, :, :count]) for k, v in kept.layers])
+        """Return the number of prompt tokens that are cached, and their KV cache.
 
-    def keep(self, model: PreTrainedModel, prompt: Sequence[int], cache: Cache) -> None:
-        """Keep the cache of a prompt that was just read, and drop the oldest ones."""
-        if len(prompt) <= LEAST or any(not hasattr(layer, "keys") for layer in cache.layers):
+        The last token never is: its output is what the caller wants.
+        """
+        with self._lock:
+            now = parameter_version(model.parameters())
+            self._entries = [entry for entry in self._entries if entry.version == now]
+            wanted = tuple(prompt[:-1])
+            shared = [(len(commonprefix([entry.ids, wanted])), entry) for entry in self._entries]
+        count, entry = max(shared, key=lambda pair: pair[0], default=(0, None))
+        if entry is None or count < MIN_TOKENS:
+            return 0, DynamicCache()
+        return count, DynamicCache([(k[:, :, :count], v[:, :, :count]) for k, v in entry.layers])
+
+    def add(self, model: PreTrainedModel, prompt: Sequence[int], cache: Cache) -> None:
+        """Add the KV cache of a prompt that was just read, and drop the oldest entries."""
+        if len(prompt) <= MIN_TOKENS or any(not hasattr(layer, "keys") for layer in cache.layers):
             return
         layers = [(layer.keys, layer.values) for layer in cache.layers]
-        own = _Kept(stamp(model.parameters()), tuple(prompt), layers)
-        if own.nbytes > MOST_BYTES:
+        new = _Entry(parameter_version(model.parameters()), tuple(prompt), layers)
+        if new.nbytes > MAX_BYTES:
             return
         with self._lock:
             # What a longer prompt begins with is found there.
-            others = [kept for kept in self._kept if commonprefix([kept.ids, own.ids]) != kept.ids]
-            self._kept = [*others, own]
-            while sum(kept.nbytes for kept in self._kept) > MOST_BYTES:
-                self._kept.pop(0)
+            others = [e for e in self._entries if commonprefix([e.ids, new.ids]) != e.ids]
+            self._entries = [*others, new]
+            while sum(entry.nbytes for entry in self._entries) > MAX_BYTES:
+                self._entries.pop(0)

@@ -16,6 +16,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from univerb.config import GenerationConfig
 from univerb.engines.base import Floats
 
 Filter = Callable[[Tensor, Tensor], Tensor]
@@ -62,38 +63,19 @@ class TorchSampler:
         return int(torch.multinomial(probabilities, 1, generator=self.generator))
 
 
-def make_sampler(
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    repetition_penalty: float = 1.0,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> TorchSampler:
-    """Make a sampler.
-
-    Args:
-        temperature: 0 is greedy.
-        top_p: Keep the smallest set of choices whose mass reaches this.
-        top_k: Keep so many; 0 keeps all.
-        repetition_penalty: Above 1 makes ids that were seen less likely.
-        seed: Of the sequence's own random state.
-        device: Where the LM is.
-
-    Returns:
-        A sampler with fresh random state.
-    """
+def make_sampler(config: GenerationConfig, device: torch.device | str = "cpu") -> TorchSampler:
+    """Make a sampler with fresh random state for an LM on a device."""
     filters: list[Filter] = []
-    place = torch.device(device)
-    if repetition_penalty != 1.0:
-        filters.append(RepetitionPenaltyLogitsProcessor(penalty=repetition_penalty))
-    if temperature == 0.0:
-        return TorchSampler(tuple(filters), None, place)
-    if temperature != 1.0:
-        filters.append(TemperatureLogitsWarper(temperature))
-    if top_k:
-        filters.append(TopKLogitsWarper(top_k=top_k))
-    if top_p < 1.0:
-        filters.append(TopPLogitsWarper(top_p=top_p))
-    generator = torch.Generator(device=place).manual_seed(seed)
-    return TorchSampler(tuple(filters), generator, place, temperature)
+    torch_device = torch.device(device)
+    if config.repetition_penalty != 1.0:
+        filters.append(RepetitionPenaltyLogitsProcessor(penalty=config.repetition_penalty))
+    if config.temperature == 0.0:
+        return TorchSampler(tuple(filters), None, torch_device)
+    if config.temperature != 1.0:
+        filters.append(TemperatureLogitsWarper(config.temperature))
+    if config.top_k:
+        filters.append(TopKLogitsWarper(top_k=config.top_k))
+    if config.top_p < 1.0:
+        filters.append(TopPLogitsWarper(top_p=config.top_p))
+    generator = torch.Generator(device=torch_device).manual_seed(config.seed)
+    return TorchSampler(tuple(filters), generator, torch_device, config.temperature)

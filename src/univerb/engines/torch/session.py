@@ -6,9 +6,9 @@ some, each sequence's own are moved together. A single sequence never needs a ma
 computation is exactly that of the bare model.
 
 Where there are phrases, two things make a difference of some last bits: passes over a few rows use
-weights that were laid out for them (`Packed`), and what the last prompts had in common with this
-one is not read again (`Prefixes`). Without phrases every bit is the bare model's; in a batch, that
-of the bare model in a batch.
+prepacked weights (`PrepackedModel`), and what the last prompts had in common with this one is not
+read again (`PrefixCache`). Without phrases every bit is the bare model's; in a batch, that of the
+bare model in a batch.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
-from univerb.config import Positions, Weights
-from univerb.decoding.options import Decoding, Resolved
+from univerb.config import GenerationConfig, KernelDtype, Positions
 from univerb.engines.base import Floats, Output, PhraseRow, Row
-from univerb.engines.torch.phrase_rows import TorchRows
-from univerb.engines.torch.prefix_cache import Prefixes
-from univerb.engines.torch.prepacked import can_pack, counting, has_adapter
+from univerb.engines.torch.phrase_weights import TorchPhraseWeights
+from univerb.engines.torch.prefix_cache import PrefixCache
+from univerb.engines.torch.prepacked import can_prepack, prepacked_model, skip_padding
 from univerb.engines.torch.sampling import TorchSampler, make_sampler
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.parameters import has_adapter
 
-_MOST = 64
-"""Rows of a pass for which the packed model is used, at most."""
-_SPARSE = 1.25
-"""Slots of a batch for each row of its longest sequence, at most: attention reads them all."""
-_prefixes: WeakKeyDictionary[DynamicLM, dict[Weights, Prefixes]] = WeakKeyDictionary()
-"""What the last prompts of each LM left, by the weights that they were read with."""
+_MAX_PREPACKED_ROWS = 64
+"""Passes over more rows use the model itself."""
+_MAX_SLOTS_PER_ROW = 1.25
+"""Slots of a batch for each row of its longest sequence: attention reads them all."""
+_prefix_caches: WeakKeyDictionary[DynamicLM, dict[KernelDtype, PrefixCache]] = WeakKeyDictionary()
+"""Of each LM, by the weights that the prompts were read with."""
 
 
 class TorchEngine:
@@ -45,25 +45,29 @@ class TorchEngine:
 
     @cached_property
     def draft_rows(self) -> int:
-        """Eight where weights are read once for all rows: laid out for it, or on a GPU."""
+        """Eight where weights are read once for all rows: prepacked, or on a GPU."""
         model = self._lm.model
-        return 8 if model.device.type != "cpu" or can_pack(model) else 1
+        return 8 if model.device.type != "cpu" or can_prepack(model) else 1
 
     def session(
-        self, how: Resolved, *, has_phrases: bool, can_grow: bool = False, reuse: bool
+        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
     ) -> "TorchSession":
-        """Begin with a batch of sequences; states are there whether phrases come or not."""
+        """Begin a batch of sequences; states are there whether phrases come or not."""
         return TorchSession(
-            self._lm, how.positions, how.weights, has_phrases=has_phrases, reuse=reuse
+            self._lm,
+            config.positions,
+            config.dtype,
+            has_phrases=has_phrases,
+            prefix_cache=config.prefix_cache,
         )
 
-    def sampler(self, decoding: Decoding) -> TorchSampler:
+    def sampler(self, config: GenerationConfig) -> TorchSampler:
         """Make a sampler for one sequence."""
-        return make_sampler(**decoding.sampling, device=self._lm.model.device)
+        return make_sampler(config, self._lm.model.device)
 
-    def phrase_rows(self) -> TorchRows:
+    def phrase_weights(self) -> TorchPhraseWeights:
         """Make what multiplies the rows of one sequence's phrases."""
-        return TorchRows(self._lm.model.device)
+        return TorchPhraseWeights(self._lm.model.device)
 
 
 class TorchSession:
@@ -73,29 +77,30 @@ class TorchSession:
         self,
         lm: DynamicLM,
         positions: Positions = "unit",
-        weights: Weights = "single",
+        dtype: KernelDtype = "float32",
         *,
         has_phrases: bool = False,
-        reuse: bool = False,
+        prefix_cache: bool = False,
     ) -> None:
         self._lm = lm
-        self._packed = lm.packed(weights) if has_phrases else None
-        can_share = has_phrases and reuse and not lm.has_window and not has_adapter(lm.model)
-        known = _prefixes.setdefault(lm, {}) if can_share else {}
-        self._prefixes = known.setdefault(weights, Prefixes()) if can_share else None
+        self._prepacked = prepacked_model(lm, dtype) if has_phrases else None
+        self._prefixes: PrefixCache | None = None
+        if has_phrases and prefix_cache and not lm.has_window and not has_adapter(lm.model):
+            caches = _prefix_caches.setdefault(lm, {})
+            self._prefixes = caches.setdefault(dtype, PrefixCache())
         self._by_token = positions == "token"
         self._cache = DynamicCache()
         self._mask = numpy.zeros((0, 0), dtype=bool)
-        """(B, slots): which slots of the cache hold a row that counts."""
+        """(B, slots): which slots of the cache hold a row that is not masked."""
         self._next: list[int] = []
         """The position of each sequence's next row."""
 
     @torch.inference_mode()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Output]:
         """Read the prompts; returns the last row of each."""
-        known = 0
+        cached = 0
         if len(prompts) == 1 and self._prefixes is not None:
-            known, self._cache = self._prefixes.find(self._lm.model, prompts[0])
+            cached, self._cache = self._prefixes.find(self._lm.model, prompts[0])
         longest = max(map(len, prompts))
         ids = numpy.zeros((len(prompts), longest), dtype=numpy.int64)
         self._mask = numpy.zeros((len(prompts), longest), dtype=bool)
@@ -105,11 +110,11 @@ class TorchSession:
             self._mask[row, longest - len(prompt) :] = True
         self._next = [len(prompt) for prompt in prompts]
         positions = (self._mask.cumsum(axis=1) - 1).clip(min=0)
-        vectors = self._lm.embeddings.input(self._sent(ids[:, known:]))
-        fresh = self._mask[:, known:]
-        outputs = self._forward(vectors, positions[:, known:], fresh, only_last=True)
+        vectors = self._lm.embeddings.input(self._to_device(ids[:, cached:]))
+        row_mask = self._mask[:, cached:]
+        outputs = self._forward(vectors, positions[:, cached:], row_mask, only_last=True)
         if len(prompts) == 1 and self._prefixes is not None:
-            self._prefixes.keep(self._lm.model, prompts[0], self._cache)
+            self._prefixes.add(self._lm.model, prompts[0], self._cache)
         return [Output(hidden, logits) for hidden, logits in zip(*outputs, strict=True)]
 
     @torch.inference_mode()
@@ -117,21 +122,21 @@ class TorchSession:
         """Read further rows of every sequence in one pass."""
         width = max(map(len, rows))
         positions = numpy.zeros((len(rows), width), dtype=numpy.int64)
-        fresh = numpy.zeros((len(rows), width), dtype=bool)
-        for index, own in enumerate(rows):
-            fresh[index, : len(own)] = True
-            for column, row in enumerate(own):
-                at = self._next[index]
+        row_mask = numpy.zeros((len(rows), width), dtype=bool)
+        for index, sequence_rows in enumerate(rows):
+            row_mask[index, : len(sequence_rows)] = True
+            for column, row in enumerate(sequence_rows):
+                position = self._next[index]
                 if self._by_token and isinstance(row, PhraseRow):
-                    at += row.length - 1
-                positions[index, column] = at
-                self._next[index] = at + 1
-        self._mask = numpy.concatenate([self._mask, fresh], axis=1)
-        hidden, logits = self._forward(self._embed(rows, width), positions, fresh)
+                    position += row.length - 1
+                positions[index, column] = position
+                self._next[index] = position + 1
+        self._mask = numpy.concatenate([self._mask, row_mask], axis=1)
+        hidden, logits = self._forward(self._embed(rows, width), positions, row_mask)
         return [Output(hidden[i, : len(r)], logits[i, : len(r)]) for i, r in enumerate(rows)]
 
     def rewind(self, counts: Sequence[int]) -> None:
-        """Forget the last rows of each sequence."""
+        """Drop the last rows of each sequence."""
         for index, count in enumerate(counts):
             if count:
                 used = numpy.flatnonzero(self._mask[index])[-count:]
@@ -140,17 +145,17 @@ class TorchSession:
         used = numpy.flatnonzero(self._mask.any(axis=0))
         if spare := self._mask.shape[1] - (int(used[-1]) + 1 if used.size else 0):
             self._mask = self._mask[:, :-spare]
-            forget(self._cache, spare)
+            crop(self._cache, spare)
         longest = int(self._mask.sum(axis=1).max())
-        if self._mask.shape[1] > _SPARSE * longest:
-            self._move_together(longest)
+        if self._mask.shape[1] > _MAX_SLOTS_PER_ROW * longest:
+            self._compact(longest)
 
-    def _move_together(self, longest: int) -> None:
-        """Drop slots that are masked: not its slot but its position is what a row knows."""
+    def _compact(self, longest: int) -> None:
+        """Drop masked slots: attention depends on a row's position, not on its slot."""
         # Stable: masked slots first, then the others in their order.
         kept = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
         self._mask = numpy.take_along_axis(self._mask, kept, axis=1)
-        slots = self._sent(kept)[:, None, :, None]
+        slots = self._to_device(kept)[:, None, :, None]
         for layer in self._cache.layers:
             if not layer.is_initialized:
                 continue
@@ -160,21 +165,22 @@ class TorchSession:
 
     def select(self, indices: Sequence[int]) -> None:
         """Keep these sequences in this order; naming one twice forks it."""
-        self._cache.batch_select_indices(self._sent(numpy.array(indices)))
+        self._cache.batch_select_indices(self._to_device(numpy.array(indices)))
         self._mask = self._mask[list(indices)]
         self._next = [self._next[index] for index in indices]
 
-    def _sent(self, numbers: numpy.ndarray) -> Tensor:
+    def _to_device(self, numbers: numpy.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self._lm.model.device)
 
     def _embed(self, rows: Sequence[Sequence[Row]], width: int) -> Tensor:
         """Return the rows as vectors, (B, width, d)."""
         ids = numpy.zeros((len(rows), width), dtype=numpy.int64)
-        for index, own in enumerate(rows):
-            ids[index, : len(own)] = [row if isinstance(row, int) else 0 for row in own]
-        vectors: Tensor = self._lm.embeddings.input(self._sent(ids))
-        for index, own in enumerate(rows):
-            for column, row in enumerate(own):
+        for index, sequence_rows in enumerate(rows):
+            tokens = [row if isinstance(row, int) else 0 for row in sequence_rows]
+            ids[index, : len(tokens)] = tokens
+        vectors: Tensor = self._lm.embeddings.input(self._to_device(ids))
+        for index, sequence_rows in enumerate(rows):
+            for column, row in enumerate(sequence_rows):
                 if isinstance(row, PhraseRow):
                     vectors[index, column] = torch.from_numpy(row.vector).to(vectors)
         return vectors
@@ -183,31 +189,35 @@ class TorchSession:
         self,
         vectors: Tensor,
         positions: numpy.ndarray,
-        fresh: numpy.ndarray,
+        row_mask: numpy.ndarray,
         *,
         only_last: bool = False,
     ) -> tuple[Floats, Floats]:
         """Read vectors (B, T, d); returns states and logits of all rows, or of the last ones.
 
-        Those of rows that are not fresh, but padding, mean nothing.
+        Those of padding rows, where `row_mask` is False, mean nothing.
         """
-        is_few = self._packed and self._packed.least_rows <= int(fresh.sum()) <= _MOST
-        packed = self._packed if is_few else None
+        packed = self._prepacked
+        if packed and not packed.min_rows <= int(row_mask.sum()) <= _MAX_PREPACKED_ROWS:
+            packed = None
         body = packed.body if packed else self._lm.model.base_model
         output = packed.output if packed else self._lm.embeddings.output
-        with counting(None if fresh.all() else self._sent(fresh)):
+        mask = None if self._mask.all() else self._to_device(self._mask.astype(int))
+        with skip_padding(None if row_mask.all() else self._to_device(row_mask)):
             hidden: Tensor = body(
                 inputs_embeds=vectors,
                 past_key_values=self._cache,
-                attention_mask=None if self._mask.all() else self._sent(self._mask.astype(int)),
-                position_ids=self._sent(positions),
+                attention_mask=None
+                if self._mask.all()
+                else self._to_device(self._mask.astype(int)),
+                position_ids=self._to_device(positions),
                 use_cache=True,
             ).last_hidden_state[:, -1 if only_last else 0 :]
             logits = output(hidden)
         return hidden.float().cpu().numpy(), logits.float().cpu().numpy()
 
 
-def forget(cache: Cache, count: int) -> None:
+def crop(cache: Cache, count: int) -> None:
     """Remove the newest slots of a KV cache.
 
     `Cache.crop` has meant the length to keep and the number to remove in different releases; a

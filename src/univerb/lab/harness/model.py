@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
-from univerb.decoding.options import Decoding
 from univerb.errors import MissingExtra, ModelError, OptionError, PromptError, did_you_mean
 from univerb.lab.harness.phrases import PhraseSupply, Sources, read_sources
 from univerb.lab.harness.scoring import Likelihood, likelihoods
@@ -76,7 +76,7 @@ class UniverbLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self._lm, self._sources, self._supply = lm, own, PhraseSupply(lm, own)
         known = own.corpus.profile_options(lm.fingerprint()) if own.corpus else {}
         self._options = known if phrase_bias is None else known | {"phrase_bias": phrase_bias}
-        scored = Decoding(
+        scored = GenerationConfig(
             mode="unfold", tolerance=1.0, phrase_bias=self._options.get("phrase_bias")
         )
         self.phrase_bias: float = scored.resolved(lm.profile).phrase_bias

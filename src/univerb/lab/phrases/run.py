@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from univerb.config import GenerationConfig
 from univerb.corpus.read import Corpus
-from univerb.decoding.options import Decoding
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.phrases.candidates import candidates, phrase_sizes
 from univerb.lab.phrases.firing import Cell, Firing, firing, pool_firing
@@ -195,9 +195,9 @@ class _Run:
         self, lm: DynamicLM, corpus: Corpus | None, protocol: Protocol, cache: ResultCache
     ) -> None:
         self._lm, self._corpus, self._how, self._cache = lm, corpus, protocol, cache
-        resolved = Decoding().resolved(lm.profile)
+        resolved = GenerationConfig().resolved(lm.profile)
         self._bias = resolved.phrase_bias
-        self._tolerance = 1.0 if resolved.is_atomic else resolved.tolerance
+        self._tolerance = 1.0 if resolved.mode == "atomic" else resolved.tolerance
 
     def measure(
         self, documents: Sequence[Document], measures: Sequence[str], ways: Sequence[Way]

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-from univerb.config import Profile
+from univerb.config import GenerationConfig, Profile
 from univerb.decoding.loop import batch
-from univerb.decoding.options import Decoding
 from univerb.decoding.results import Generation
 from univerb.lab.metrics.copying import longest_run
 from univerb.lab.metrics.repetition import SIZES, mean_repetition, rep_n, words
@@ -33,10 +32,10 @@ class Way(NamedTuple):
 
 def standard_ways(profile: Profile) -> dict[str, Way]:
     """Return the ways that are compared, by name: the profile's, five others and the bare LM's."""
-    how = Decoding().resolved(profile)
+    how = GenerationConfig().resolved(profile)
     atomic = {
         "mode": "atomic",
-        "phrase_bias": Decoding(mode="atomic").resolved(profile).phrase_bias,
+        "phrase_bias": GenerationConfig(mode="atomic").resolved(profile).phrase_bias,
     }
     own: dict[str, Any] = {"mode": profile.mode, "phrase_bias": how.phrase_bias}
     if profile.mode == "unfold":
@@ -44,7 +43,6 @@ def standard_ways(profile: Profile) -> dict[str, Way]:
     ways = [
         Way(BARE, None),
         Way(PROFILE, own),
-        Way("circling", own | {"escape": 0}),
         Way("whole", {"mode": "unfold", "tolerance": 1.0, "phrase_bias": profile.phrase_bias}),
         Way("verify", {"mode": "verify", "phrase_bias": profile.phrase_bias}),
         Way("atomic", atomic),
@@ -54,14 +52,14 @@ def standard_ways(profile: Profile) -> dict[str, Way]:
 
 
 def grid_ways(tolerances: Sequence[float], biases: Sequence[float]) -> dict[str, Way]:
-    """Return the ways of a sweep: `unfold` with every tolerance and every bias, and no escape.
+    """Return the ways of a sweep: `unfold` with every tolerance and every bias.
 
     What leads out of circles would hide what tolerance and bias do.
     """
     ways = [
         Way(
             f"tolerance {tolerance:g}, bias {bias:g}",
-            {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias, "escape": 0},
+            {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias},
         )
         for tolerance in tolerances
         for bias in biases

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 from univerb.applications.answer import Phrases, answer
 from univerb.applications.citations import Cite, check_choices, cited_text
 from univerb.applications.prompts import question_prompt
-from univerb.decoding.options import Decoding, Options, make_decoding
+from univerb.config import GenerationConfig, GenerationOptions
 from univerb.documents.chunks import Chunk
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.protocols.cache import ResultCache, results_key
@@ -113,20 +113,20 @@ class AsqaProtocol:
                 "growth is a function, which no kept answer can be found by. Drop it."
             )
         check_choices("none", self.cite)
-        make_decoding(dict(self.options))
+        GenerationConfig(**self.options)
 
     @property
-    def options(self) -> Options:
+    def options(self) -> GenerationOptions:
         """The options of `generate`."""
         # What other answers had in common with one must not show in it, or a run that goes on
         # would not be the same as one that was never killed.
         given = {"max_tokens": MAX_TOKENS, **self.decoding, "reuse": False}
-        return cast(Options, given)
+        return cast(GenerationOptions, given)
 
     @property
-    def resolved(self) -> Decoding:
+    def resolved(self) -> GenerationConfig:
         """The options, checked, with their defaults."""
-        return make_decoding(dict(self.options))
+        return GenerationConfig(**self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from univerb._version import __version__
-from univerb.decoding.choice import CIRCLES, RECENT
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ def results_key(lm: "DynamicLM", corpus: "Corpus | None", protocol: dict[str, An
     content = {
         "version": __version__,
         "protocol": protocol,
-        # What `escape` of the profile means.
-        "circles": [CIRCLES, RECENT],
         "profile": lm.profile.model_dump(),
         "encoder": lm.fingerprint(),
         # Training with an adapter changes the LM itself, which the encoder's hash does not see.

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from univerb.config import Growth
 from univerb.corpus.read import Corpus
 from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import batch
-from univerb.decoding.options import Growth
 from univerb.decoding.results import Generation
 from univerb.lab.metrics.compression import Units
 from univerb.lab.protocols.cache import ResultCache
@@ -181,7 +181,7 @@ class Desk:
             max_tokens=self._task.max_tokens,
             ignore_eos=True,
             growth=growth,
-            reuse=False,
+            prefix_cache=False,
             **{**job.writer.options, **DECODINGS[job.decoding]},
         )
         return [_text(passage, made) for passage, made in zip(group, results, strict=True)]

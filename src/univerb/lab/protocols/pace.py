@@ -12,8 +12,8 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
-from univerb.decoding.options import Decoding
 from univerb.decoding.results import Generation
 from univerb.lab.metrics.latency import Timing
 from univerb.lab.protocols.cache import ResultCache
@@ -98,13 +98,14 @@ class Pacer:
             seed=self._task.seed,
             growth=growth,
             # A prefix that was read before would cost nothing.
-            reuse=False,
+            prefix_cache=False,
             **{**job.writer.options, **DECODINGS[job.decoding]},
         )
         ended = time.perf_counter()
         # Vectors are made when phrases are first used; those that come later are part of writing.
         encoding = made.stats.encode_seconds - made.stats.growth_seconds
-        is_atomic = Decoding(**job.writer.options).resolved(self._lm.profile).is_atomic
+        config = GenerationConfig(**job.writer.options).resolved(self._lm.profile)
+        is_atomic = config.mode == "atomic"
         return Timing(
             prepare=ready - began + encoding,
             decode=ended - ready - encoding,

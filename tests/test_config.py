@@ -4,9 +4,9 @@ import dataclasses
 import math
 
 import pytest
+from univerb.decoding.options import Decoding, Options, make_decoding
 
 from univerb.config import Profile
-from univerb.decoding.options import Decoding, Options, make_decoding
 from univerb.errors import OptionError
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from univerb.engines.llamacpp.phrase_rows import NumpyRows
+from univerb.engines.torch.phrase_rows import TorchRows
 
 from conftest import stir
 from univerb.decoding.loop import generate
 from univerb.decoding.phrase_head import ActivePhrases
 from univerb.engines.base import ShortList
-from univerb.engines.llamacpp.phrase_rows import NumpyRows
-from univerb.engines.torch.phrase_rows import TorchRows
 from univerb.modeling import phrase_table as table
 from univerb.modeling.phrase_table import Groups, PhraseTable, VectorPair
 from univerb.phrase import Phrase

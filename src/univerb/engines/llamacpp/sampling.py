@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy
 
+from univerb.config import GenerationConfig
 from univerb.engines.base import Floats
 
 Filter = Callable[[Floats, Sequence[int]], Floats]
@@ -46,37 +47,21 @@ class NumpySampler:
         return min(int(numpy.searchsorted(shares, drawn, side="right")), len(shares) - 1)
 
 
-def make_sampler(
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    repetition_penalty: float = 1.0,
-    seed: int = 0,
-) -> NumpySampler:
-    """Make a sampler.
-
-    Args:
-        temperature: 0 is greedy.
-        top_p: Keep the smallest set of choices whose mass reaches this.
-        top_k: Keep so many; 0 keeps all.
-        repetition_penalty: Above 1 makes ids that were seen less likely.
-        seed: Of the sequence's own random state.
-
-    Returns:
-        A sampler with fresh random state.
-    """
+def make_sampler(config: GenerationConfig) -> NumpySampler:
+    """Make a sampler with fresh random state."""
+    penalty, temperature = config.repetition_penalty, config.temperature
     filters: list[Filter] = []
-    if repetition_penalty != 1.0:
-        filters.append(lambda logits, seen: _penalised(logits, seen, repetition_penalty))
+    if penalty != 1.0:
+        filters.append(lambda logits, seen: _penalised(logits, seen, penalty))
     if temperature == 0.0:
         return NumpySampler(tuple(filters), None)
     if temperature != 1.0:
         filters.append(lambda logits, seen: logits / numpy.float32(temperature))
-    if top_k:
-        filters.append(lambda logits, seen: _best(logits, top_k))
-    if top_p < 1.0:
-        filters.append(lambda logits, seen: _nucleus(logits, top_p))
-    return NumpySampler(tuple(filters), numpy.random.default_rng(seed), temperature)
+    if config.top_k:
+        filters.append(lambda logits, seen: _top_k(logits, config.top_k))
+    if config.top_p < 1.0:
+        filters.append(lambda logits, seen: _top_p(logits, config.top_p))
+    return NumpySampler(tuple(filters), numpy.random.default_rng(config.seed), temperature)
 
 
 def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:
@@ -88,14 +73,14 @@ def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:
     return changed
 
 
-def _best(logits: Floats, count: int) -> Floats:
-    """Keep the so many best, and what equals the last of them."""
+def _top_k(logits: Floats, count: int) -> Floats:
+    """Keep the `count` best, and what equals the last of them."""
     count = min(count, len(logits))
     lowest = numpy.partition(logits, -count)[-count]
     return numpy.where(logits < lowest, numpy.float32(-numpy.inf), logits)
 
 
-def _nucleus(logits: Floats, mass: float) -> Floats:
+def _top_p(logits: Floats, mass: float) -> Floats:
     """Drop the tail that holds at most 1 - mass; the best one always stays."""
     order = numpy.argsort(logits, kind="stable")
     shares = numpy.exp((logits[order] - logits[order[-1]]).astype(numpy.float64))

@@ -6,8 +6,8 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from univerb.decoding.sampling import make_sampler
+
 from univerb.engines.torch.sampling import make_sampler as make_torch
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=60, unique=True)

@@ -1,0 +1,89 @@
+"""`no_repeat_ngram_size`: no n-gram of base tokens is written twice, as HF's `generate` has it.
+
+Base tokens of prompt and output count alike, whatever units they were written in. A token that
+would complete a known n-gram is masked. So is, where phrases are fed as one vector, a phrase that
+would: inside it, or together with the tokens before it. Where a phrase is fed as its tokens, it is
+cut before the token that would.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from univerb.vocabulary import DynamicVocabulary
+
+NGram = tuple[int, ...]
+
+
+def repeated_tokens(ids: list[int], size: int) -> set[int]:
+    """Return the tokens that would complete an n-gram which the ids hold already."""
+    if size == 1:
+        return set(ids)
+    if len(ids) < size:
+        return set()
+    context, last = ids[1 - size :], len(ids) - 1
+    repeated = set()
+    # The context's last token stands at the end, too, so a search always succeeds.
+    index = ids.index(context[-1], size - 2)
+    while index < last:
+        if ids[index - size + 2 : index + 1] == context:
+            repeated.add(ids[index + 1])
+        index = ids.index(context[-1], index + 1)
+    return repeated
+
+
+class RepeatedPhrases:
+    """The phrases of a vocabulary that would repeat an n-gram, kept up to date token by token."""
+
+    def __init__(self, vocabulary: DynamicVocabulary, size: int) -> None:
+        self._vocabulary = vocabulary
+        self._size = size
+        self._ids: list[int] = []
+        self._written: set[NGram] = set()
+        self._continuations: dict[NGram, set[NGram]] = defaultdict(set)
+        """For each beginning of an n-gram that was written, what completed it."""
+        self._holding: dict[NGram, list[int]] = defaultdict(list)
+        """The phrases that hold an n-gram, by their index."""
+        self._beginning: dict[NGram, list[int]] = defaultdict(list)
+        """The phrases that begin with up to n - 1 tokens."""
+        self._inside: set[int] = set()
+        """The phrases that hold an n-gram which was written, or one of their own twice."""
+        self._known_phrases = 0
+
+    def update(self, ids: Sequence[int]) -> set[int]:
+        """Return the indices of the phrases that may not follow.
+
+        Args:
+            ids: Base tokens of prompt and output; they only grow between two calls.
+
+        Returns:
+            Indices into the vocabulary.
+        """
+        self._add_phrases()
+        for end in range(max(len(self._ids), self._size - 1) + 1, len(ids) + 1):
+            self._add_written(tuple(ids[end - self._size : end]))
+        self._ids = list(ids)
+        repeated = set(self._inside)
+        for count in range(1, self._size):
+            tail = tuple(ids[-count:])
+            for completion in self._continuations.get(tail, ()) if len(tail) == count else ():
+                repeated.update(self._beginning.get(completion, ()))
+        return repeated
+
+    def _add_written(self, ngram: NGram) -> None:
+        self._written.add(ngram)
+        self._inside.update(self._holding.get(ngram, ()))
+        for count in range(1, self._size):
+            self._continuations[ngram[:count]].add(ngram[count:])
+
+    def _add_phrases(self) -> None:
+        phrases = self._vocabulary.snapshot(since=self._known_phrases).phrases
+        for index, phrase in enumerate(phrases, self._known_phrases):
+            starts = range(len(phrase) - self._size + 1)
+            ngrams = [phrase.ids[at : at + self._size] for at in starts]
+            if len(set(ngrams)) < len(ngrams) or not self._written.isdisjoint(ngrams):
+                self._inside.add(index)
+            for ngram in ngrams:
+                self._holding[ngram].append(index)
+            for count in range(1, min(self._size, len(phrase) + 1)):
+                self._beginning[phrase.ids[:count]].append(index)
+        self._known_phrases += len(phrases)
