@@ -1,13 +1,12 @@
 """Right answers by ALCE's rules, on cases worked out by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from univerb.lab.metrics.answers import (
     AnswerScore,
     exact_match,
-    mean_answers,
     normalise,
     reader_match,
     string_match,
@@ -31,7 +30,8 @@ def test_normalised(text, expected):
     assert normalise(text) == expected
 
 
-@given(st.text(max_size=30))
+@settings(max_examples=50)
+@given(st.text(max_size=12))
 def test_case_and_outer_space_do_not_matter(text):
     assert normalise(f" {text.lower()}\n") == normalise(text)
     assert exact_match(text, [f"the {text}. "])
@@ -62,24 +62,18 @@ def test_f1(prediction, answers, expected):
 def test_answers_are_looked_for_in_the_text():
     text = "It was The Beatles, in 1969."
     found = string_match(text, [["Queen", "Beatles"], ["1970"], ["BEAT"]])
-    assert found == AnswerScore(pytest.approx(2 / 3), None, 0.0)
-    assert string_match(text, [["beatles"], ["1969"]]) == AnswerScore(1.0, None, 1.0)
-    assert string_match(text, []) == AnswerScore(0.0, None, 0.0)
+    assert found == AnswerScore(pytest.approx(2 / 3))
+    assert string_match(text, [["beatles"], ["1969"]]) == AnswerScore(1.0)
+    assert string_match(text, []) == AnswerScore(0.0)
 
 
 def test_a_reader_is_judged_question_by_question():
     found = reader_match(["the Who", "June 1969"], [["Who"], ["1969"]])
-    assert found == AnswerScore(0.5, pytest.approx((1 + 2 / 3) / 2), 0.0)
-    assert reader_match(["Who"], [["who"]]) == AnswerScore(1.0, 1.0, 1.0)
+    assert found == AnswerScore(0.5, pytest.approx((1 + 2 / 3) / 2))
+    assert reader_match(["Who"], [["who"]]) == AnswerScore(1.0, 1.0)
+    assert reader_match([], []) == AnswerScore(0.0, 0.0)
     with pytest.raises(ValueError, match="zip"):
         reader_match(["one"], [["one"], ["two"]])
-
-
-def test_items_count_once():
-    each = [AnswerScore(1.0, 1.0, 1.0), AnswerScore(0.5, 0.6, 0.0)]
-    assert mean_answers(each) == AnswerScore(0.75, pytest.approx(0.8), 0.5)
-    assert mean_answers([AnswerScore(1.0, None, 1.0)]).f1 is None
-    assert mean_answers([]) == AnswerScore(0.0, None, 0.0)
 
 
 @given(st.lists(st.sampled_from(["red", "green", "blue"]), max_size=5), st.integers(0, 5))

@@ -10,7 +10,6 @@ from univerb.lab.metrics.citations import (
     CitationScore,
     answer_line,
     citation_score,
-    mean_citations,
     passage_text,
     without_citations,
 )
@@ -23,8 +22,8 @@ def has_all(premise, claim):
     return set(claim.rstrip(".").split()) <= set(premise.split())
 
 
-def judged(*sentences, entails=has_all, **options):
-    found = citation_score(sentences, PASSAGES, entails, **options)
+def judged(*sentences, entails=has_all):
+    found = citation_score(sentences, PASSAGES, entails)
     return found.recall, found.precision, found.citations
 
 
@@ -50,7 +49,6 @@ def test_cases(sentence, expected):
 
 def test_only_the_first_three_count():
     assert judged("grey [1][2][3][4].") == (0.0, 0.0, 3)
-    assert judged("grey [1][2][3][4].", at_most=4) == (1.0, 0.25, 4)
     assert judged("red [1][2][3][9].") == (0.0, 0.0, 0)  # But the fourth can discredit.
 
 
@@ -63,7 +61,8 @@ def test_sentences_are_pooled_within_an_answer():
     found = citation_score(
         ["red [1].", "green [3].", "blue.", "red blue [1][3]."], PASSAGES, has_all
     )
-    assert found == CitationScore(recall=0.5, precision=0.75, sentences=4, citations=4)
+    assert citation_score([], PASSAGES, has_all) is None
+    assert found == CitationScore(recall=0.5, precision=0.75, citations=4)
 
 
 def test_what_the_model_is_asked():
@@ -88,15 +87,6 @@ def test_nothing_is_asked_where_nothing_is_cited():
         raise AssertionError
 
     assert judged("red.", "blue [7].", entails=never) == (0.0, 0.0, 0)
-
-
-def test_answers_are_averaged_not_pooled():
-    each = [CitationScore(1.0, 1.0, 1, 1), CitationScore(0.5, 0.0, 4, 9), None]
-    found = mean_citations(each)
-    assert (found.recall, found.precision) == (75.0, 50.0)
-    assert (found.answers, found.empty) == (3, 1)
-    assert citation_score([], PASSAGES, has_all) is None
-    assert mean_citations([None]).recall == mean_citations([]).precision == 0.0
 
 
 def test_only_the_first_line_is_judged():

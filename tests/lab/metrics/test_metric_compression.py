@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.lab.metrics.compression import Units, compression, nsl_ratio, retokenised
+from univerb.lab.metrics.compression import Units, compression, retokenised
 
 TEXTS = st.lists(
     st.builds(
@@ -52,13 +52,6 @@ def test_a_plain_tokenizer_has_no_phrases():
 def test_nothing_written():
     assert compression([]).units == compression([Units(0, 0, 0)]).bytes_per_unit == 0.0
     assert compression([Units(0, 0, 0), Units(8, 2, 2)]).units == 1.0
-    assert nsl_ratio([], []) == 0.0
-
-
-def test_length_in_relation_to_a_reference():
-    ours, base = [Units(9, 3, 5), Units(9, 3, 7)], [Units(9, 5, 5), Units(9, 7, 7)]
-    assert nsl_ratio(ours, base) == pytest.approx(0.5)
-    assert nsl_ratio(base, base) == 1.0
 
 
 @given(TEXTS)

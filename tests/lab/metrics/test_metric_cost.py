@@ -1,4 +1,4 @@
-"""FLOPs and memory by the paper's formulas: its table, and the figures of METHOD C.6 and C.7."""
+"""FLOPs and memory by the paper's formulas: its table, and docs/method.md's figures."""
 
 from dataclasses import replace
 
@@ -40,23 +40,25 @@ def test_gpt2_has_the_parameters_of_its_shape():
 
 def test_base_of_the_papers_memory_table():
     found = paper_memory(GPT2, GPT2, 0)
-    assert found.gib == pytest.approx(PAPER_MEMORY[0], abs=0.001)
-    assert found.gib == pytest.approx(1.2404, abs=5e-5)
+    assert found == pytest.approx(PAPER_MEMORY[0], abs=0.001)
+    assert found == pytest.approx(1.2404, abs=5e-5)
     assert (GPT2.size - GPT2.buffers) / GIB == pytest.approx(0.4636, abs=5e-5)
-    assert found.tokens / GIB == pytest.approx(0.2876, abs=5e-5)
     assert 2 * GPT2.buffers / GIB == pytest.approx(0.0234, abs=5e-5)
-    assert (found.encoder - GPT2.size) / GIB == pytest.approx(0.0022, abs=5e-5)
+    projector, rows = (GPT2.width + 1) * GPT2.width * 4, 2 * GPT2.vocabulary * GPT2.width * 4
+    assert projector / GIB == pytest.approx(0.0022, abs=5e-5)
+    assert rows / GIB == pytest.approx(0.2876, abs=5e-5)
+    assert found * GIB == pytest.approx(2 * GPT2.size + projector + rows)
 
 
 @pytest.mark.parametrize("phrases", sorted(set(PAPER_MEMORY) - {128}))
 def test_increments_of_the_papers_memory_table(phrases):
-    found = paper_memory(GPT2, GPT2, phrases).gib - paper_memory(GPT2, GPT2, 0).gib
+    found = paper_memory(GPT2, GPT2, phrases) - paper_memory(GPT2, GPT2, 0)
     assert found == pytest.approx(PAPER_MEMORY[phrases] - PAPER_MEMORY[0], abs=0.0002)
 
 
 def test_one_row_of_the_papers_memory_table_has_half_the_increment():
     """128 phrases cost 0.0004 there, one row of each; from 2,048 on it is two rows of each."""
-    found = paper_memory(GPT2, GPT2, 128).phrases / GIB
+    found = paper_memory(GPT2, GPT2, 128) - paper_memory(GPT2, GPT2, 0)
     assert found == pytest.approx(0.00073, abs=5e-6)
     assert found / 2 == pytest.approx(PAPER_MEMORY[128] - PAPER_MEMORY[0], abs=5e-5)
 
@@ -64,10 +66,8 @@ def test_one_row_of_the_papers_memory_table_has_half_the_increment():
 def test_memory_of_an_encoder_of_another_width():
     small = Shape(vocabulary=10, width=4, layers=2, parameters=100)
     found = paper_memory(replace(small, width=6, parameters=50), small, phrases=3)
-    assert found.language_model == 200
-    assert found.encoder == 400 + (4 * 6 + 6) * 4
-    assert (found.tokens, found.phrases) == (2 * 10 * 6 * 4, 2 * 3 * 6 * 4)
-    assert found.gib * GIB == pytest.approx(200 + 520 + 480 + 144)
+    projector, rows = (4 * 6 + 6) * 4, 2 * (10 + 3) * 6 * 4
+    assert found * GIB == pytest.approx(200 + 400 + projector + rows)
 
 
 def test_extra_memory_counts_the_encoder_and_one_row():

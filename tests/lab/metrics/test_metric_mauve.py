@@ -14,7 +14,6 @@ from univerb.lab.metrics.mauve import (
     Clusters,
     area,
     cog_pair,
-    compare,
     divergence_curve,
     matched_pair,
     mauve,
@@ -53,9 +52,8 @@ def test_a_text_of_nothing_is_not_like_its_reference():
     assert matched_pair([1], [3, 4], []) == ([1, 3, 4], [1])
 
 
-@pytest.mark.parametrize("scale", [0.5, 2.0, 5.0])
-@given(COUNTS)
-def test_curve_is_that_of_the_definition(scale, counts):
+@given(COUNTS, st.sampled_from([0.5, 2.0, 5.0]))
+def test_curve_is_that_of_the_definition(counts, scale):
     p, q = histograms(counts)
     curve = divergence_curve(p, q, scale)
     assert curve.shape == (27, 2)
@@ -103,26 +101,25 @@ def test_identical_texts_score_one():
     pytest.importorskip("sklearn")
     own = features(0, 60)
     found = mauve(quantise(own, own))
-    assert found.each == pytest.approx([1.0] * len(SEEDS), abs=1e-12)
-    assert (found.texts, found.buckets, found.spread) == (60, 6, pytest.approx(0.0))
-    assert found.mean == pytest.approx(1.0) and found.star == pytest.approx(1.0)
+    assert (found.mean, found.spread) == pytest.approx((1.0, 0.0), abs=1e-12)
+    assert found.texts == 60
 
 
 def test_more_distance_is_a_lower_score():
     pytest.importorskip("sklearn")
     own = features(0, 120)
-    near, far = (mauve(quantise(own, features(1, 120, shift))) for shift in (0.0, 1.5))
+    clusters = quantise(own, features(1, 120))
+    near, far = mauve(clusters), mauve(quantise(own, features(1, 120, 1.5)))
     assert near.mean > far.mean + 0.2
-    assert near.spread > 0.0 and len(near.each) == 5
-    assert near.mean == pytest.approx(numpy.mean(near.each))
-    assert near.spread == pytest.approx(numpy.std(near.each, ddof=1))
+    each = [mauve([seeded]).mean for seeded in clusters]
+    assert len(each) == 5 and near.mean == pytest.approx(numpy.mean(each))
+    assert near.spread == pytest.approx(numpy.std(each, ddof=1)) != 0.0
 
 
-def test_half_a_text_for_each_cluster_is_the_star():
-    own = Clusters(numpy.array([0, 0, 1]), numpy.array([1, 1, 1]), 3)
-    found = mauve([own])
+def test_one_seed_has_no_spread():
+    clusters = Clusters(numpy.array([0, 0, 1]), numpy.array([1, 1, 1]), 3)
+    found = mauve([clusters])
     assert found.mean == pytest.approx(score([2, 1, 0], [0, 3, 0]))
-    assert found.star == pytest.approx(score([2.5, 1.5, 0.5], [0.5, 3.5, 0.5]))
     assert found.spread == 0.0
 
 
@@ -151,19 +148,6 @@ def test_half_precision_features_are_widened():
     assert mauve(quantise(own, own)).mean == pytest.approx(1.0)
 
 
-def test_main_axes_are_those_of_a_pca():
-    decomposition = pytest.importorskip("sklearn.decomposition")
-    from univerb.lab.metrics.mauve import _reduced
-
-    own = features(0, 50) * numpy.linspace(0.2, 3.0, 8)
-    rows = own / numpy.linalg.norm(own, axis=1, keepdims=True)
-    pca = decomposition.PCA(whiten=False).fit(rows)
-    kept = int((numpy.cumsum(pca.explained_variance_ratio_) < 0.9).sum()) + 1
-    assert 1 < kept < 8
-    expected = pca.transform(rows)[:, :kept]
-    assert numpy.abs(_reduced(own)) == pytest.approx(numpy.abs(expected), abs=1e-9)
-
-
 @pytest.mark.parametrize(
     "other",
     [numpy.ones((3, 5)), numpy.ones(4), numpy.ones((0, 4)), numpy.array([[1, 2, 3, numpy.nan]])],
@@ -177,67 +161,6 @@ def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(MissingExtra, match="scikit-learn"):
         quantise(numpy.ones((3, 4)), numpy.ones((3, 4)))
-
-
-def drawn(seed, weights, size=400, seeds=5):
-    """Clusters as if texts came from a known histogram; the references are the same each time."""
-    shares = numpy.array(weights) / sum(weights)
-    reference = numpy.random.default_rng(99).integers(len(shares), size=size)
-    draw = numpy.random.default_rng(seed)
-    generated = draw.choice(len(shares), size=(seeds, size), p=shares)
-    return [Clusters(reference, own, len(shares)) for own in generated]
-
-
-def test_a_system_compared_with_itself():
-    found = compare(drawn(1, [4, 2, 1, 1]), drawn(1, [4, 2, 1, 1]), resamples=20)
-    assert found.ratio == pytest.approx((1.0, 1.0, 1.0))
-    assert found.difference == pytest.approx((0.0, 0.0, 0.0))
-
-
-def test_a_better_system_is_found_better():
-    better, worse = drawn(1, [3, 2, 2, 2]), drawn(2, [9, 1, 1, 1])
-    found = compare(better, worse)
-    ours, theirs = mauve(better).mean, mauve(worse).mean
-    assert found.ratio.value == pytest.approx(ours / theirs)
-    assert found.difference.value == pytest.approx(ours - theirs)
-    assert 1.0 < found.ratio.low < found.ratio.value < found.ratio.high
-    assert 0.0 < found.difference.low < found.difference.value < found.difference.high
-    swapped = compare(worse, better)
-    assert swapped.ratio.low == pytest.approx(1 / found.ratio.high)
-    assert swapped.difference.high == pytest.approx(-found.difference.low)
-
-
-def test_interval_is_as_wide_as_fresh_texts_scatter():
-    better, worse = [4, 3, 2, 1, 1, 1], [9, 2, 1, 1, 1, 1]
-
-    def fresh(trial):
-        draw = numpy.random.default_rng(trial)
-        reference, one, other = (
-            draw.choice(6, size=400, p=numpy.array(weights) / sum(weights))
-            for weights in ([1] * 6, better, worse)
-        )
-        return Clusters(reference, one, 6), Clusters(reference, other, 6)
-
-    scores = numpy.log([[mauve([own]).mean for own in fresh(trial)] for trial in range(500)])
-    scatter = (scores[:, 0] - scores[:, 1]).std(ddof=1)
-    found = [compare([a], [b], resamples=100).ratio for a, b in map(fresh, range(12))]
-    reach = numpy.mean([numpy.log(own.high / own.low) for own in found]) / 2
-    assert reach / 1.645 == pytest.approx(scatter, rel=0.25)
-
-
-def test_more_confidence_needs_more_room():
-    one, other = drawn(1, [3, 2, 2, 2]), drawn(2, [4, 2, 2, 2])
-    narrow, wide = (compare(one, other, level=level, resamples=200) for level in (0.5, 0.99))
-    assert wide.ratio.low < narrow.ratio.low < narrow.ratio.high < wide.ratio.high
-    assert compare(one, other, resamples=50) == compare(one, other, resamples=50)
-    assert compare(one, other, resamples=50) != compare(one, other, resamples=50, seed=1)
-
-
-def test_other_items_cannot_be_compared():
-    with pytest.raises(OptionError, match="same items"):
-        compare(drawn(1, [1, 1]), drawn(2, [1, 1], size=399))
-    with pytest.raises(OptionError, match="same seeds"):
-        compare(drawn(1, [1, 1]), drawn(2, [1, 1], seeds=4))
 
 
 @pytest.fixture(scope="module")
@@ -260,11 +183,9 @@ def test_same_clusters_give_what_the_package_gives(package):
     assert area(curve) == pytest.approx(found.mauve, abs=1e-6)
     ours, other = (numpy.array(sorted(map(tuple, own))) for own in (curve, found.divergence_curve))
     assert ours == pytest.approx(other, abs=1e-6)
-    stars = [hist * size + 0.5 for hist, size in ((found.p_hist, 150), (found.q_hist, 130))]
-    assert score(*stars) == pytest.approx(found.mauve_star, abs=1e-6)
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
 def test_whole_pipeline_is_close_to_the_package(package, shift):
     pytest.importorskip("sklearn")
     p, q = features(0, 300), features(1, 300, shift)

@@ -1,8 +1,12 @@
-"""What judges prefer, counted, and how much they agree (METHOD C.10, C.11)."""
+"""Counts of preferences, and how much annotators agree (docs/method.md, Metrics: judging)."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
+
+import numpy
+
+from univerb.errors import MissingExtra
 
 
 class Rates(NamedTuple):
@@ -14,7 +18,7 @@ class Rates(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How often ours was better than theirs, neither, and worse."""
+    """Number of cases in which ours was better than theirs, neither, and worse."""
 
     better: int
     no_preference: int
@@ -28,16 +32,16 @@ class Tally(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of cases."""
         return sum(self)
 
     @property
     def rates(self) -> Rates:
-        """The shares; of nothing at all they are 0."""
+        """The shares; zeros for no case at all."""
         return Rates(*(count / max(self.total, 1) for count in self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return counts and shares as JSON can hold them."""
+        """Return counts and shares for JSON."""
         return {"counts": self._asdict(), "rates": self.rates._asdict()}
 
 
@@ -47,7 +51,7 @@ class Agreement(NamedTuple):
     raw: float
     """The share of pairs of annotators that agree: mean over items."""
     kappa: float | None
-    """What is left of it beyond chance; None where chance alone makes all agree."""
+    """Agreement beyond chance; None where all labels are the same."""
     method: Literal["Cohen", "Fleiss"]
     """Cohen's for two annotators, Fleiss' for more."""
 
@@ -56,7 +60,7 @@ class Agreement(NamedTuple):
         return f"agreement {self.raw:.2f}, kappa ({self.method}) {kappa}"
 
 
-def agreement(ratings: Sequence[Sequence[Hashable]]) -> Agreement:
+def agreement(ratings: Sequence[Sequence[int]]) -> Agreement:
     """Compare annotators.
 
     Args:
@@ -64,40 +68,22 @@ def agreement(ratings: Sequence[Sequence[Hashable]]) -> Agreement:
 
     Returns:
         The raw agreement, and kappa.
+
+    Raises:
+        MissingExtra: If scikit-learn or statsmodels is not installed.
     """
-    raw = _raw(ratings)
-    if len(ratings) == 2:
-        return Agreement(raw, cohen_kappa(*ratings), "Cohen")
-    return Agreement(raw, fleiss_kappa(ratings), "Fleiss")
-
-
-def _raw(ratings: Sequence[Sequence[Hashable]]) -> float:
-    items = [Counter(labels) for labels in zip(*ratings, strict=True)]
-    equal = sum(count * (count - 1) for labels in items for count in labels.values())
-    return equal / (len(items) * len(ratings) * (len(ratings) - 1))
-
-
-def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Return Cohen's kappa of two annotators; None if each gave all items the same one label."""
-    equal = sum(one == two for one, two in zip(first, second, strict=True))
-    own, other, total = Counter(first), Counter(second), len(first)
-    return _beyond_chance(equal / total, sum(own[label] * other[label] for label in own) / total**2)
-
-
-def fleiss_kappa(ratings: Sequence[Sequence[Hashable]]) -> float | None:
-    """Return Fleiss' kappa, for which chance is the shares of labels over all annotators.
-
-    Args:
-        ratings: For each annotator the labels of the same items.
-
-    Returns:
-        Kappa; None if all labels are the same.
-    """
-    labels = Counter(label for own in ratings for label in own)
-    return _beyond_chance(
-        _raw(ratings), sum(count**2 for count in labels.values()) / labels.total() ** 2
-    )
-
-
-def _beyond_chance(observed: float, expected: float) -> float | None:
-    return None if expected == 1.0 else (observed - expected) / (1.0 - expected)
+    try:
+        from sklearn.metrics import cohen_kappa_score
+        from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
+    except ImportError:
+        raise MissingExtra("statsmodels", "eval") from None
+    annotators = len(ratings)
+    # (items, labels): annotators who gave the item the label.
+    counts, labels = aggregate_raters(numpy.array(ratings).T)
+    equal_pairs = (counts * (counts - 1)).sum(axis=1)
+    raw = float(equal_pairs.mean() / (annotators * (annotators - 1)))
+    method: Literal["Cohen", "Fleiss"] = "Cohen" if annotators == 2 else "Fleiss"
+    if len(labels) == 1:
+        return Agreement(raw, None, method)
+    kappa = cohen_kappa_score(*ratings) if annotators == 2 else fleiss_kappa(counts)
+    return Agreement(raw, float(kappa), method)

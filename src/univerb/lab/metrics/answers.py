@@ -1,7 +1,7 @@
-"""Whether a text gives the right answers, as ALCE computes it (METHOD C.9).
+"""Correctness of answers as ALCE computes it (docs/method.md, Metrics: answers).
 
 Texts come without citations (`citations.without_citations`). str-EM looks for the short answers in
-the text itself. QA-EM and QA-F1 are about what a reader model found there for each sub-question: a
+the text itself. QA-EM and QA-F1 compare what a reader model extracts for each sub-question: a
 report names the reader.
 """
 
@@ -27,76 +27,56 @@ def exact_match(prediction: str, answers: Sequence[str]) -> bool:
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Return how far a prediction's words are those of an answer: the best over answers."""
+    """Return the F1 of a prediction's words against an answer's: the best over answers."""
     return max((_f1(prediction, answer) for answer in answers), default=0.0)
 
 
 def _f1(prediction: str, answer: str) -> float:
-    ours, theirs = normalise(prediction).split(), normalise(answer).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    shared = (Counter(ours) & Counter(theirs)).total()
-    return 2.0 * shared / (len(ours) + len(theirs))
+    predicted, expected = normalise(prediction).split(), normalise(answer).split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    shared = (Counter(predicted) & Counter(expected)).total()
+    return 2.0 * shared / (len(predicted) + len(expected))
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerScore:
-    """The sub-questions of one item, or means over items; from 0 to 1."""
+    """Means over the sub-questions of one item, from 0 to 1."""
 
     em: float
-    f1: float | None
-    """None where answers are only looked for."""
-    hit: float
-    """The share of items with every answer right."""
+    f1: float | None = None
+    """None for str-EM."""
 
 
-def string_match(text: str, pairs: Sequence[Sequence[str]]) -> AnswerScore:
+def string_match(text: str, answers: Sequence[Sequence[str]]) -> AnswerScore:
     """Look for short answers in a text (str-EM).
 
     Args:
         text: Without citations.
-        pairs: For each sub-question its answers; one of them is enough.
+        answers: The right answers to each sub-question; one of them is enough.
 
     Returns:
         The share of sub-questions whose answer is somewhere in the text, even inside a word.
     """
-    own = normalise(text)
-    return _score([any(normalise(answer) in own for answer in answers) for answers in pairs])
+    searched = normalise(text)
+    found = [any(normalise(answer) in searched for answer in right) for right in answers]
+    return AnswerScore(statistics.fmean(found) if found else 0.0)
 
 
-def reader_match(predictions: Sequence[str], pairs: Sequence[Sequence[str]]) -> AnswerScore:
-    """Judge what a reader found in a text (QA-EM, QA-F1, QA-Hit).
+def reader_match(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> AnswerScore:
+    """Score what a reader extracted from a text (QA-EM, QA-F1).
 
     Args:
         predictions: The reader's answer to each sub-question.
-        pairs: For each the answers that are right.
+        answers: The right answers to each.
 
     Returns:
         The means over sub-questions.
     """
-    both = list(zip(predictions, pairs, strict=True))
-    found = [token_f1(prediction, answers) for prediction, answers in both]
-    return _score([exact_match(prediction, answers) for prediction, answers in both], found)
-
-
-def _score(right: Sequence[bool], f1: Sequence[float] | None = None) -> AnswerScore:
-    em = sum(right) / len(right) if right else 0.0
-    mean = None if f1 is None else (statistics.fmean(f1) if f1 else 0.0)
-    return AnswerScore(em, mean, float(bool(right) and all(right)))
-
-
-def mean_answers(each: Sequence[AnswerScore]) -> AnswerScore:
-    """Average items: each counts once, however many sub-questions it has.
-
-    Args:
-        each: All from `string_match`, or all from `reader_match`.
-
-    Returns:
-        The means; zeros if there is no item.
-    """
-    found = [own.f1 for own in each if own.f1 is not None]
+    pairs = list(zip(predictions, answers, strict=True))
+    if not pairs:
+        return AnswerScore(0.0, 0.0)
     return AnswerScore(
-        em=statistics.fmean(own.em for own in each) if each else 0.0,
-        f1=statistics.fmean(found) if found else None,
-        hit=statistics.fmean(own.hit for own in each) if each else 0.0,
+        em=statistics.fmean(exact_match(*pair) for pair in pairs),
+        f1=statistics.fmean(token_f1(*pair) for pair in pairs),
     )

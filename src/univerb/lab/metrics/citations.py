@@ -1,24 +1,23 @@
-"""Citation recall and precision as ALCE computes them (METHOD C.8).
+"""Citation recall and precision as ALCE computes them (docs/method.md, Metrics: citations).
 
-Whether a passage supports a claim is for an entailment model to say, which is given as a function:
-a report names it, with its accuracy.
+An entailment model, passed as a function, decides whether a passage supports a claim: a report
+names it, with its accuracy.
 """
 
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 Entails = Callable[[str, str], bool]
 """Tells whether a premise (the passages) supports a claim."""
-AT_MOST = 3
+MAX_CITATIONS = 3
 """Citations of a sentence that count."""
 _CITATION = re.compile(r" ?\[(\d+)")
 
 
 def answer_line(output: str) -> str:
-    """Return what of an output is judged: its first line, without an end marker of the chat."""
+    """Return the part of an output that is scored: its first line, without a chat's end marker."""
     return output.strip().split("\n")[0].replace("<|im_end|>", "")
 
 
@@ -40,85 +39,60 @@ class CitationScore:
     """The share of sentences that their citations support."""
     precision: float
     """The share of citations that are needed; 0 if there are none."""
-    sentences: int
     citations: int
 
 
-class _Verdict(NamedTuple):
+class _SentenceScore(NamedTuple):
     supported: bool = False
     needed: int = 0
     citations: int = 0
 
 
 def citation_score(
-    sentences: Sequence[str], passages: Sequence[str], entails: Entails, at_most: int = AT_MOST
+    sentences: Sequence[str], passages: Sequence[str], entails: Entails
 ) -> CitationScore | None:
-    """Judge an answer.
+    """Score an answer.
 
     Args:
         sentences: Those of `answer_line`, with their markers; numbers begin with 1.
         passages: What the markers point to, as `passage_text` writes it.
         entails: The entailment model.
-        at_most: Citations of a sentence that count.
 
     Returns:
-        The score; None for an answer without a sentence.
+        The score; None for an answer without a sentence, which ALCE leaves out of means.
     """
     if not sentences:
         return None
-    each = [_verdict(sentence, passages, entails, at_most) for sentence in sentences]
-    citations = sum(own.citations for own in each)
-    needed = sum(own.needed for own in each)
+    scores = [_sentence_score(sentence, passages, entails) for sentence in sentences]
+    citations = sum(score.citations for score in scores)
+    needed = sum(score.needed for score in scores)
     return CitationScore(
-        recall=sum(own.supported for own in each) / len(each),
+        recall=sum(score.supported for score in scores) / len(scores),
         precision=needed / citations if citations else 0.0,
-        sentences=len(each),
         citations=citations,
     )
 
 
-def _verdict(sentence: str, passages: Sequence[str], entails: Entails, at_most: int) -> _Verdict:
+def _sentence_score(sentence: str, passages: Sequence[str], entails: Entails) -> _SentenceScore:
     cited = [int(number) - 1 for number in _CITATION.findall(sentence)]
-    # One number that points nowhere discredits the sentence, and its citations do not count.
-    if not cited or not all(0 <= own < len(passages) for own in cited):
-        return _Verdict()
-    cited = cited[:at_most]
+    # A number out of range discredits the sentence, and its citations do not count.
+    if not cited or not all(0 <= index < len(passages) for index in cited):
+        return _SentenceScore()
+    cited = cited[:MAX_CITATIONS]
     claim = without_citations(sentence).strip()
 
-    def is_enough(chosen: Sequence[int]) -> bool:
-        return entails("\n".join(passages[own] for own in chosen), claim)
+    def supports(indices: Sequence[int]) -> bool:
+        return entails("\n".join(passages[index] for index in indices), claim)
 
-    if not is_enough(cited):
-        return _Verdict(citations=len(cited))
+    if not supports(cited):
+        return _SentenceScore(citations=len(cited))
     if len(cited) == 1:
-        return _Verdict(True, 1, 1)
-    needed = sum(is_enough([own]) or not is_enough(_without(cited, own)) for own in cited)
-    return _Verdict(True, needed, len(cited))
+        return _SentenceScore(True, 1, 1)
+    needed = sum(supports([index]) or not supports(_without(cited, index)) for index in cited)
+    return _SentenceScore(True, needed, len(cited))
 
 
-def _without(cited: Sequence[int], own: int) -> list[int]:
+def _without(cited: Sequence[int], index: int) -> list[int]:
     rest = list(cited)
-    rest.remove(own)
+    rest.remove(index)
     return rest
-
-
-@dataclass(frozen=True, slots=True)
-class Citations:
-    """Means over answers, in percent."""
-
-    recall: float
-    precision: float
-    answers: int
-    empty: int
-    """Answers without a sentence: ALCE leaves them out of the means."""
-
-
-def mean_citations(each: Sequence[CitationScore | None]) -> Citations:
-    """Average what `citation_score` found in each answer; zeros if there is none."""
-    judged = [own for own in each if own is not None]
-    return Citations(
-        recall=100.0 * statistics.fmean(own.recall for own in judged) if judged else 0.0,
-        precision=100.0 * statistics.fmean(own.precision for own in judged) if judged else 0.0,
-        answers=len(each),
-        empty=len(each) - len(judged),
-    )

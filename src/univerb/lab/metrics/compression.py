@@ -1,4 +1,4 @@
-"""How many units a text takes, and what part of it was written as phrases (METHOD C.5)."""
+"""Units per text, and the part of it written as phrases (docs/method.md, Metrics: compression)."""
 
 import statistics
 from collections import Counter
@@ -32,15 +32,15 @@ class Compression:
     units: float
     """Per text, a mean: what the paper's tables call NSL."""
     bytes_per_unit: float
-    """The mean of the texts' own ratios, as in the paper."""
+    """The mean of the ratios of texts, as in the paper."""
     bytes_per_unit_pooled: float
     """All bytes by all units."""
     phrase_share: float
-    """The share of tokens that stand in phrases."""
+    """The share of tokens that are part of phrases."""
     hit_rate: float
     """The share of units that are phrases."""
     phrase_lengths: dict[int, int]
-    """How many phrases of each length, in tokens."""
+    """Number of phrases by length in tokens."""
 
 
 def compression(texts: Sequence[Units]) -> Compression:
@@ -67,19 +67,6 @@ def compression(texts: Sequence[Units]) -> Compression:
         hit_rate=_ratio(lengths.total(), units),
         phrase_lengths=dict(sorted(lengths.items())),
     )
-
-
-def nsl_ratio(texts: Sequence[Units], reference: Sequence[Units]) -> float:
-    """Return the normalised sequence length as it was first defined: a ratio of all units.
-
-    Args:
-        texts: As one system has them.
-        reference: The same texts as a reference tokenizer has them.
-
-    Returns:
-        Below 1 if the system needs fewer units; 0 if there is no text.
-    """
-    return _ratio(sum(text.units for text in texts), sum(text.units for text in reference))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -1,7 +1,7 @@
-"""What phrases cost in arithmetic and memory, by the paper's formulas (METHOD C.6, C.7).
+"""FLOPs and memory of phrases by the paper's formulas (docs/method.md, Metrics: FLOPs and memory).
 
-The formula of the FLOPs is garbled in print; the one here is that which agrees with the share that
-the paper gives. Biases, norms, the softmax and the encoding of phrases are not counted.
+The formula of the FLOPs is garbled in print; this one agrees with the share that the paper gives.
+Biases, norms, the softmax and the encoding of phrases are not counted.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the formulas need to know of a Transformer."""
+    """The sizes of a Transformer that the formulas use."""
 
     vocabulary: int
     width: int
     layers: int
     parameters: int
     buffers: int = 0
-    """Bytes that it keeps beside its parameters, such as causal masks."""
+    """Bytes beside its parameters, such as causal masks."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Bytes in memory."""
         return self.parameters * VALUE + self.buffers
 
 
@@ -33,7 +33,7 @@ GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)
 
 
 def forward_flops(shape: Shape, positions: int, phrases: int = 0) -> int:
-    """Return the FLOPs of one pass over some positions: 2n(V+p)d + L(24nd^2 + 4n^2 d)."""
+    """Return the FLOPs of one pass over n positions: 2n(V+p)d + L(24nd^2 + 4n^2 d)."""
     n, d = positions, shape.width
     head = 2 * n * (shape.vocabulary + phrases) * d
     return head + shape.layers * (24 * n * d**2 + 4 * n**2 * d)
@@ -49,15 +49,15 @@ def step_flops(shape: Shape, context: int, phrases: int = 0) -> int:
 def generation_flops(
     shape: Shape, prefix: int, steps: int, phrases: int = 0, *, cached: bool = True
 ) -> int:
-    """Return the FLOPs of writing some units.
+    """Return the FLOPs of generating units.
 
     Args:
         shape: The LM's.
-        prefix: Positions that are there before.
-        steps: Units to write; the prefix's pass decides the first.
-        phrases: How many phrases can be chosen.
-        cached: Whether keys and values are kept; otherwise each step passes over all, which is
-            what the paper's table counts.
+        prefix: Positions of the prompt.
+        steps: Units to generate; the prompt's pass gives the first.
+        phrases: Number of phrases in the vocabulary.
+        cached: Whether keys and values are cached; otherwise each step passes over all positions,
+            which is what the paper's table counts.
 
     Returns:
         The sum over steps.
@@ -71,54 +71,37 @@ def generation_flops(
 
 
 def extra_compute_share(shape: Shape, positions: int, phrases: int) -> float:
-    """Return the share of a pass that phrases are the cause of: p / (V + p + (12d + 2n)L)."""
+    """Return the share of a pass that phrases add: p / (V + p + (12d + 2n)L)."""
     extra = 2 * phrases * shape.width * positions
     return extra / forward_flops(shape, positions, phrases) if positions else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes, by what they hold."""
+def paper_memory(lm: Shape, encoder: Shape, phrases: int) -> float:
+    """Return the memory of the paper's model in GiB, which the paper calls GB.
 
-    language_model: int
-    encoder: int
-    """With its projector."""
-    tokens: int
-    """The rows of V, which the paper copies for the input and for the output."""
-    phrases: int
-    """The rows of P in both."""
-
-    @property
-    def gib(self) -> float:
-        """All together, in GiB: what the paper calls GB."""
-        return (self.language_model + self.encoder + self.tokens + self.phrases) / GIB
-
-
-def paper_memory(lm: Shape, encoder: Shape, phrases: int) -> Memory:
-    """Return what the paper's model keeps in memory.
-
-    univerb keeps less: V is not copied, and tied heads have one row for each phrase.
+    LM, encoder, its projector, and the rows of V and P, which the paper copies for input and
+    output. univerb needs less: V is not copied, and tied heads have one row for each phrase.
 
     Args:
         lm: The LM's shape.
         encoder: The phrase encoder's; a linear layer makes vectors of the LM's width.
-        phrases: How many phrases there are.
+        phrases: Number of phrases.
 
     Returns:
-        The bytes.
+        The sum.
     """
     projector = (encoder.width + 1) * lm.width * VALUE
-    row = 2 * lm.width * VALUE
-    return Memory(lm.size, encoder.size + projector, lm.vocabulary * row, phrases * row)
+    rows = 2 * (lm.vocabulary + phrases) * lm.width * VALUE
+    return (lm.size + encoder.size + projector + rows) / GIB
 
 
 def extra_memory_share(lm: Shape, encoder: Shape, phrases: int) -> float:
-    """Return the share of memory that phrases are the cause of: (M_p + 4pd) / (M_p + 4pd + M_l).
+    """Return the share of memory that phrases add: (M_p + 4pd) / (M_p + 4pd + M_l).
 
     Args:
         lm: The LM's shape.
         encoder: The phrase encoder's.
-        phrases: How many phrases there are; here the paper counts one row for each.
+        phrases: Number of phrases; here the paper counts one row for each.
 
     Returns:
         From 0 to 1.

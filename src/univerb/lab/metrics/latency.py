@@ -1,4 +1,4 @@
-"""Seconds for a text (METHOD C.4): to prepare it, and to decode it with and without a cache.
+"""Seconds per text, to prepare and to decode it (docs/method.md, Metrics: latency).
 
 The paper's figures are those without a cache and without preparation.
 """
@@ -11,21 +11,21 @@ from typing import NamedTuple
 from univerb.errors import OptionError
 
 PER = 128
-"""Base tokens that decoding is given for."""
+"""Base tokens that decoding is reported for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one text took, in seconds."""
+    """Seconds for one text."""
 
     prepare: float
-    """Retrieval, choice and encoding of phrases."""
+    """Retrieval, selection and encoding of phrases."""
     decode: float
     """With a cache, the prefill included."""
     tokens: int
-    """Base tokens written."""
+    """Base tokens generated."""
     steps: int
-    """Units written."""
+    """Units generated."""
     decode_uncached: float | None = None
     """The same text without a cache, if measured."""
 
@@ -48,17 +48,15 @@ class Latency:
     decode_uncached: Seconds | None
     """Of the texts for which it was measured."""
     uncached: int
-    """How many these are."""
-    tokens_per_step: float
+    """Number of these texts."""
     texts: int
 
 
-def latency(each: Sequence[Timing], per: int = PER) -> Latency:
-    """Put timings together.
+def latency(timings: Sequence[Timing]) -> Latency:
+    """Summarise timings.
 
     Args:
-        each: Warm-ups left out, and texts of no token too.
-        per: Base tokens that decoding is given for.
+        timings: Without warm-ups and empty texts.
 
     Returns:
         The figures.
@@ -66,23 +64,25 @@ def latency(each: Sequence[Timing], per: int = PER) -> Latency:
     Raises:
         OptionError: If there is no text, or one without a token or a step.
     """
-    if not each or any(own.tokens < 1 or own.steps < 1 for own in each):
+    empty = sum(timing.tokens < 1 or timing.steps < 1 for timing in timings)
+    if not timings or empty:
         raise OptionError(
-            f"{len(each)} timings, of which {sum(own.tokens < 1 or own.steps < 1 for own in each)} "
-            "have no token or step. Give at least one, and leave out those of empty texts."
+            f"{len(timings)} timings, of which {empty} have no token or step. Give at least one, "
+            "and leave out those of empty texts."
         )
-    decode = [own.decode * per / own.tokens for own in each]
+    decode = [timing.decode * PER / timing.tokens for timing in timings]
     uncached = [
-        own.decode_uncached * per / own.tokens for own in each if own.decode_uncached is not None
+        timing.decode_uncached * PER / timing.tokens
+        for timing in timings
+        if timing.decode_uncached is not None
     ]
     return Latency(
-        prepare=_seconds([own.prepare for own in each]),
+        prepare=_seconds([timing.prepare for timing in timings]),
         decode=_seconds(decode),
-        total=_seconds([own.prepare + seconds for own, seconds in zip(each, decode, strict=True)]),
+        total=_seconds([t.prepare + seconds for t, seconds in zip(timings, decode, strict=True)]),
         decode_uncached=_seconds(uncached) if uncached else None,
         uncached=len(uncached),
-        tokens_per_step=sum(own.tokens for own in each) / sum(own.steps for own in each),
-        texts=len(each),
+        texts=len(timings),
     )
 
 

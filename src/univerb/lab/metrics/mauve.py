@@ -1,16 +1,15 @@
-"""MAUVE (METHOD C.1): how close generated texts come to written ones, by the features of both.
+"""MAUVE: how close generated texts come to human ones (docs/method.md, Metrics: MAUVE).
 
-Written from its definition (Pillutla et al., 2021). The features of both sides are put into
-clusters; how far the two histograms are from their mixtures makes a curve, and the area under it is
-the score. It depends on the featuriser, on the number of texts and on the clusters' seed: a report
+Written from its definition (Pillutla et al., 2021). The features of both sides are clustered; the
+divergences of the two histograms from their mixtures form a curve, and the area under it is the
+score. It depends on the featuriser, on the number of texts and on the clusters' seed: a report
 names the first two, and the mean is taken over the third.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
@@ -29,90 +28,68 @@ _VARIANCE = 0.9
 _RESTARTS = 5
 _ITERATIONS = 500
 _WEIGHTS = numpy.linspace(1e-6, 1.0 - 1e-6, 25)
-_STAR = 0.5
 
 
-class Pair(NamedTuple):
-    """A written text and a generated one, each with the prefix that they share."""
-
-    reference: str
-    generated: str
-
-
-class PairIds(NamedTuple):
-    """The same as tokens."""
-
-    reference: list[int]
-    generated: list[int]
-
-
-def cog_pair(prefix: str, reference: str, text: str) -> Pair | None:
+def cog_pair(prefix: str, reference: str, text: str) -> tuple[str, str] | None:
     """Join texts for `mauve_cog`, as the script behind the published figures does.
 
-    The reference keeps its whole length, and the space before the text is added to its own.
+    The reference keeps its whole length, and the text gets a second space before it.
 
     Args:
-        prefix: What both go on from.
-        reference: How it goes on in the corpus.
-        text: How the system went on.
+        prefix: What both continue.
+        reference: The continuation in the corpus.
+        text: The system's continuation.
 
     Returns:
-        Both texts; None if there is no reference, for such items are left out.
+        Reference and generated text, each with the prefix; None if there is no reference: such
+        items are left out.
     """
-    own = reference.strip()
-    return Pair(f"{prefix} {own}", f"{prefix} {text}") if own else None
+    stripped = reference.strip()
+    return (f"{prefix} {stripped}", f"{prefix} {text}") if stripped else None
 
 
 def matched_pair(
     prefix: Sequence[int], reference: Sequence[int], text: Sequence[int]
-) -> PairIds | None:
-    """Join texts for `mauve_matched`: both go on for the same number of tokens.
+) -> tuple[list[int], list[int]] | None:
+    """Join texts for `mauve_matched`: both continuations have the same number of tokens.
 
     Args:
-        prefix: The tokens that both go on from.
-        reference: Those that follow in the corpus.
-        text: Those that the system wrote.
+        prefix: The tokens that both continue.
+        reference: The continuation in the corpus.
+        text: The system's continuation.
 
     Returns:
-        Both token lists; None if there is no reference. Where the system wrote nothing, the
+        Both token lists; None if there is no reference. If the system's text is empty, the
         reference stays whole: an empty text must not count as a perfect one.
     """
     if not reference:
         return None
     size = min(len(reference), len(text)) or len(reference)
-    return PairIds([*prefix, *reference[:size]], [*prefix, *text[:size]])
+    return [*prefix, *reference[:size]], [*prefix, *text[:size]]
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The cluster of each text. Where the sides are compared in pairs, text i is that of item i."""
+    """The cluster of each text."""
 
     reference: Labels
     generated: Labels
     count: int
 
-    def histograms(self, items: Labels | None = None) -> tuple[Floats, Floats]:
-        """Count the texts of each cluster: (k,) for the references and for the generated ones.
-
-        Args:
-            items: Numbers of the items to count, in any number; None counts each once.
-
-        Returns:
-            Both histograms.
-        """
+    def histograms(self) -> tuple[Floats, Floats]:
+        """Count the texts of each cluster: (k,) for the references and for the generated ones."""
         sides = (self.reference, self.generated)
-        own = [side if items is None else side[items] for side in sides]
-        reference, generated = (numpy.bincount(side, minlength=self.count) for side in own)
+        reference, generated = (numpy.bincount(side, minlength=self.count) for side in sides)
         return reference.astype(numpy.float64), generated.astype(numpy.float64)
 
 
 def quantise(
     reference: NDArray[Any], generated: NDArray[Any], seeds: Sequence[int] = SEEDS
 ) -> list[Clusters]:
-    """Put the features of both sides into clusters: one for ten texts of the smaller side.
+    """Cluster the features of both sides: one cluster for ten texts of the smaller side.
 
     Args:
-        reference: (N, d), features of written texts.
+        reference: (N, d), features of human texts.
         generated: (M, d), features of generated ones.
         seeds: Of k-means.
 
@@ -131,12 +108,12 @@ def quantise(
     size = len(reference)
     count = max(2, round(min(size, len(generated)) / 10))
     rows = _reduced(numpy.concatenate([reference, generated]).astype(numpy.float64))
-    found = []
+    clusters = []
     for seed in seeds:
         means = KMeans(count, n_init=_RESTARTS, max_iter=_ITERATIONS, random_state=seed)
         labels = means.fit_predict(rows).astype(numpy.int64)
-        found.append(Clusters(labels[:size], labels[size:], count))
-    return found
+        clusters.append(Clusters(labels[:size], labels[size:], count))
+    return clusters
 
 
 def _check(reference: NDArray[Any], generated: NDArray[Any]) -> None:
@@ -153,14 +130,11 @@ def _check(reference: NDArray[Any], generated: NDArray[Any]) -> None:
 
 
 def _reduced(features: Floats) -> Floats:
-    """Give rows the length 1, and turn them to the main axes that hold 90 % of the variance."""
-    norms = numpy.linalg.norm(features, axis=1, keepdims=True)
-    rows = features / numpy.where(norms > 0.0, norms, 1.0)
-    rows -= rows.mean(axis=0)
-    _, sizes, axes = numpy.linalg.svd(rows, full_matrices=False)
-    variance = numpy.cumsum(sizes**2)
-    kept = int(numpy.searchsorted(variance, _VARIANCE * variance[-1])) + 1
-    reduced: Floats = rows @ axes[:kept].T
+    """Normalise rows to length 1, and project them to the axes that hold 90 % of the variance."""
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import normalize
+
+    reduced: Floats = PCA(_VARIANCE, svd_solver="full").fit_transform(normalize(features))
     return reduced
 
 
@@ -183,13 +157,13 @@ def divergence_curve(reference: ArrayLike, generated: ArrayLike, scale: float = 
     return numpy.concatenate([[[1.0, 0.0]], points, [[0.0, 1.0]]])
 
 
-def _divergence(own: Floats, mixed: Floats) -> Floats:
-    """Return KL(own, r) for each row r."""
-    there = own > 0.0
-    terms = own[there] * numpy.log(own[there] / mixed[:, there])
+def _divergence(shares: Floats, mixed: Floats) -> Floats:
+    """Return KL(shares, r) for each row r."""
+    support = shares > 0.0
+    terms = shares[support] * numpy.log(shares[support] / mixed[:, support])
     # Rounding may put the divergence of equal histograms below zero.
-    found: Floats = numpy.maximum(terms.sum(axis=1), 0.0)
-    return found
+    divergence: Floats = numpy.maximum(terms.sum(axis=1), 0.0)
+    return divergence
 
 
 def area(curve: Floats) -> float:
@@ -211,106 +185,15 @@ class Mauve:
     mean: float
     spread: float
     """The standard deviation over seeds."""
-    star: float
-    """MAUVE*, the mean: half a text is added to each cluster of each side."""
-    each: tuple[float, ...]
-    """By seed."""
     texts: int
     """Of the smaller side."""
-    buckets: int
 
 
-def mauve(clusters: Sequence[Clusters], scale: float = SCALE) -> Mauve:
-    """Score generated texts.
-
-    Args:
-        clusters: What `quantise` found, seed by seed.
-        scale: The scaling factor.
-
-    Returns:
-        The score, as a mean over seeds.
-    """
-    both = [own.histograms() for own in clusters]
-    each = tuple(area(divergence_curve(p, q, scale)) for p, q in both)
-    stars = [area(divergence_curve(p + _STAR, q + _STAR, scale)) for p, q in both]
-    first = clusters[0]
+def mauve(clusters: Sequence[Clusters]) -> Mauve:
+    """Score generated texts, given the clusters for each seed."""
+    scores = [area(divergence_curve(*seeded.histograms())) for seeded in clusters]
     return Mauve(
-        mean=statistics.fmean(each),
-        spread=statistics.stdev(each) if len(each) > 1 else 0.0,
-        star=statistics.fmean(stars),
-        each=each,
-        texts=min(len(first.reference), len(first.generated)),
-        buckets=first.count,
+        mean=statistics.fmean(scores),
+        spread=statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        texts=min(len(clusters[0].reference), len(clusters[0].generated)),
     )
-
-
-class Interval(NamedTuple):
-    """A figure, and the ends of its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Comparison(NamedTuple):
-    """How the scores of two systems stand to each other."""
-
-    ratio: Interval
-    difference: Interval
-
-
-def compare(
-    system: Sequence[Clusters],
-    baseline: Sequence[Clusters],
-    scale: float = SCALE,
-    level: float = 0.9,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Comparison:
-    """Compare two systems that went on from the same prefixes, by a paired bootstrap.
-
-    A resample draws items with everything that belongs to them, and one seed. The clusters stay as
-    they are: drawing repeats texts, and clusters made anew would be pulled towards the repeated.
-
-    Args:
-        system: Its clusters, by seed.
-        baseline: Those of the other system, for the same seeds and the same items.
-        scale: The scaling factor.
-        level: How sure the intervals are.
-        resamples: How often items are drawn.
-        seed: Of the drawing.
-
-    Returns:
-        The system's score in relation to the baseline's, each with its interval.
-
-    Raises:
-        OptionError: If the two are not about the same items.
-    """
-    sizes = {len(side) for own in (*system, *baseline) for side in (own.reference, own.generated)}
-    if len(sizes) != 1 or len(system) != len(baseline):
-        raise OptionError(
-            f"systems with {sorted(sizes)} texts and {len(system)} and {len(baseline)} seeds cannot"
-            " be compared in pairs. Give the same items and the same seeds for both."
-        )
-    [size] = sizes
-    draw = numpy.random.default_rng(seed)
-    drawn = numpy.empty((resamples, 2))
-    for row in drawn:
-        items, turn = draw.integers(size, size=size), int(draw.integers(len(system)))
-        for side, clusters in enumerate((system[turn], baseline[turn])):
-            row[side] = area(divergence_curve(*clusters.histograms(items), scale))
-    ours, theirs = mauve(system, scale).mean, mauve(baseline, scale).mean
-    logs = numpy.log(drawn)
-    ratio = _interval(math.log(ours / theirs), logs[:, 0] - logs[:, 1], level)
-    difference = _interval(ours - theirs, drawn[:, 0] - drawn[:, 1], level)
-    return Comparison(Interval(*map(math.exp, ratio)), difference)
-
-
-def _interval(value: float, drawn: Floats, level: float) -> Interval:
-    """Return the normal interval: the spread of the draws around the value.
-
-    Drawn histograms are noisier than the given ones, so that draws lie off the value, mostly in
-    favour of the better system: their own quantiles would be too sure of it.
-    """
-    reach = statistics.NormalDist().inv_cdf((1.0 + level) / 2.0) * float(drawn.std(ddof=1))
-    return Interval(value, value - reach, value + reach)

@@ -1,7 +1,7 @@
-"""The perplexity of generated text under a scorer (METHOD C.3), from log-probabilities of tokens.
+"""Perplexity of generated text under a scorer (docs/method.md, Metrics: perplexity).
 
-`stream` is what the published figures are: all texts as one, cut into windows. `per_sample` is the
-mean over texts. The two do not compare, nor do two scorers: a report names both.
+`stream` is the published kind: all texts as one, cut into windows. `per_sample` is the mean over
+texts. The two are not comparable, nor are two scorers: a report names both.
 """
 
 import math
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 WINDOW = 1024
-"""Tokens that the scorer sees at once; windows do not overlap."""
+"""Tokens of a window of the scorer; windows do not overlap."""
 SEPARATOR = "\n\n"
 """Between two texts of a stream."""
 
@@ -35,9 +35,9 @@ def stream_perplexity(each: Sequence[Sequence[float]]) -> float:
         The perplexity. As in the published figures, a window counts with all its tokens, as if its
         first were as likely as the others; one without any other is left out. NaN without any.
     """
-    scored = [own for own in each if own]
-    total = sum(statistics.fmean(own) * (len(own) + 1) for own in scored)
-    return _perplexity(total, sum(len(own) + 1 for own in scored))
+    scored = [logprobs for logprobs in each if logprobs]
+    total = sum(statistics.fmean(logprobs) * (len(logprobs) + 1) for logprobs in scored)
+    return _perplexity(total, sum(len(logprobs) + 1 for logprobs in scored))
 
 
 def per_sample_perplexity(each: Sequence[Sequence[float]]) -> float:
@@ -49,13 +49,13 @@ def per_sample_perplexity(each: Sequence[Sequence[float]]) -> float:
     Returns:
         The mean; empty texts are left out. NaN without any.
     """
-    found = [_perplexity(math.fsum(own), len(own)) for own in each if own]
-    return statistics.fmean(found) if found else math.nan
+    scores = [_perplexity(math.fsum(logprobs), len(logprobs)) for logprobs in each if logprobs]
+    return statistics.fmean(scores) if scores else math.nan
 
 
 def _perplexity(log_likelihood: float, tokens: int) -> float:
     if not tokens:
         return math.nan
     mean = -log_likelihood / tokens
-    # Beyond this a float ends: a scorer that gives no chance to a token is infinitely perplexed.
+    # The largest exponent of a float; a token of probability 0 makes the perplexity infinite.
     return math.exp(mean) if mean < 709.0 else math.inf

@@ -1,4 +1,4 @@
-"""Rep-n and Diversity (METHOD C.2): how much a text repeats itself."""
+"""Rep-n and Diversity (docs/method.md, Metrics: repetition and diversity)."""
 
 import re
 from collections.abc import Callable, Hashable, Sequence
@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 class Words(NamedTuple):
-    """The words of a text, and what split it: figures of two splitters do not compare."""
+    """The words of a text, and what split it: figures of two splitters are not comparable."""
 
     tokens: list[str]
     splitter: str
@@ -38,7 +38,7 @@ def _splitter() -> tuple[str, Callable[[str], list[str]]]:
 
 
 def rep_n(tokens: Sequence[Hashable], n: int) -> float:
-    """Return the percentage of n-grams that were there before; 0 for a text too short for one."""
+    """Return the percentage of n-grams that occurred before; 0 for a text too short for one."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 100.0 * (1.0 - len(set(grams)) / len(grams)) if grams else 0.0
 
@@ -60,13 +60,13 @@ def repetition(texts: Sequence[Sequence[Hashable]]) -> Repetition:
         texts: Each as its words or tokens.
 
     Returns:
-        The means. No text at all repeats nothing.
+        The means. Without any text, no repetition.
     """
     return mean_repetition([{n: rep_n(text, n) for n in SIZES} for text in texts])
 
 
 def mean_repetition(each: Sequence[dict[int, float]]) -> Repetition:
-    """Average what `rep_n` found in each text.
+    """Average Rep-n over texts.
 
     Args:
         each: For each text its Rep-n by n.
@@ -74,5 +74,5 @@ def mean_repetition(each: Sequence[dict[int, float]]) -> Repetition:
     Returns:
         The means, and the Diversity of the means.
     """
-    rep = {n: sum(own[n] for own in each) / max(len(each), 1) for n in SIZES}
-    return Repetition(rep, prod(1.0 - value / 100.0 for value in rep.values()))
+    means = {n: sum(rep[n] for rep in each) / max(len(each), 1) for n in SIZES}
+    return Repetition(means, prod(1.0 - value / 100.0 for value in means.values()))

@@ -151,8 +151,8 @@ def _measured(subject: Subject, result: Generation) -> Written:
         phrase_tokens=result.stats.phrase_tokens,
         nll=_nll(subject.reading, ids),
         rep=[rep_n(split.tokens, n) for n in SIZES],
-        run_words=longest_run(split.tokens, subject.sources.words).length,
-        run_tokens=longest_run(ids, subject.sources.tokens).length,
+        run_words=longest_run(split.tokens, subject.sources.words),
+        run_tokens=longest_run(ids, subject.sources.tokens),
         splitter=split.splitter,
     )
 

@@ -24,8 +24,7 @@ from univerb.lab.metrics.citations import (
     passage_text,
     without_citations,
 )
-from univerb.lab.metrics.mauve import Interval
-from univerb.lab.metrics.rouge import Rouge, best_rouge_l, mean_rouge
+from univerb.lab.metrics.rouge import mean_rouge, rouge_l
 from univerb.lab.protocols.asqa import Item, Reply, System
 
 _MARKER = re.compile(r"\[\d+\]?")
@@ -64,7 +63,7 @@ class AnswerScores:
     """str-EM."""
     read: AnswerScore | None
     """QA-EM and QA-F1; None without a reader."""
-    rouge: Rouge
+    rouge: float
     words: int
     phrase_share: float
 
@@ -74,7 +73,7 @@ _VALUES: dict[str, Callable[[AnswerScores], float | None]] = {
     "Citation_prec": lambda own: 100.0 * own.citations.precision if own.citations else None,
     "QA-EM": lambda own: 100.0 * own.read.em if own.read else None,
     "QA-F1": lambda own: 100.0 * (own.read.f1 or 0.0) if own.read else None,
-    "Rouge-L": lambda own: 100.0 * own.rouge.f1,
+    "Rouge-L": lambda own: 100.0 * own.rouge,
     "str-EM": lambda own: 100.0 * own.found.em,
     "Words": lambda own: float(own.words),
     "Cited sentences": lambda own: None if own.cited is None else 100.0 * own.cited,
@@ -112,7 +111,7 @@ class SystemScores:
         known = {name: [v for v in self.values(name) if v is not None] for name in MEASURES}
         means = {name: statistics.fmean(values) for name, values in known.items() if values}
         if self.each:
-            means["Rouge-L"] = mean_rouge([own.rouge for own in self.each], seed=seed).middle
+            means["Rouge-L"] = mean_rouge([own.rouge for own in self.each], seed)
         return means
 
 
@@ -144,7 +143,7 @@ def score_answer(item: Item, text: str, phrase_share: float, judges: Judges) -> 
         cited=statistics.fmean(is_cited) if is_cited else None,
         found=string_match(plain, answers),
         read=read,
-        rouge=best_rouge_l(
+        rouge=rouge_l(
             _sentences(plain, judges.split),
             [_sentences(own, judges.split) for own in item.long_answers],
         ),
@@ -182,6 +181,14 @@ def score_all(
                 progress(done, len(items) * len(systems))
         found.append(SystemScores(system, tuple(each)))
     return found
+
+
+class Interval(NamedTuple):
+    """A figure, and the ends of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 def difference(

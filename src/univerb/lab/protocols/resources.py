@@ -63,7 +63,7 @@ def _gpt2_row(phrases: int, units: int, setup: Setup) -> RunRow:
     cells = {
         "FLOPS": _flops(GPT2, units, phrases, cached=False),
         "FLOPS cached": _flops(GPT2, units, phrases, cached=True),
-        "Memory": Measured(paper_memory(GPT2, GPT2, phrases).gib),
+        "Memory": Measured(paper_memory(GPT2, GPT2, phrases)),
     }
     by_formula = Setup(
         model="gpt2", data="none", n=0, seed=0, threads=setup.threads, timed="nothing"
