@@ -11,7 +11,7 @@ CORE := $(VENV)/.stamp-core
 DEV := $(VENV)/.stamp-dev
 PLOTS := $(VENV)/.stamp-plots
 LLAMACPP := $(VENV)/.stamp-llamacpp
-CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling
+CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check $(CHECKS) bench clean
@@ -49,6 +49,9 @@ check-docstrings: $(DEV)
 
 check-spelling: $(DEV)
 	$(BIN)/codespell
+
+check-links: $(DEV)
+	$(BIN)/python tests/docs/links.py
 
 # speed, decode, head, corpus, domain, citations or train
 BENCH ?= speed
