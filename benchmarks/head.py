@@ -19,6 +19,7 @@ import numpy
 import torch
 from rich.progress import track
 from transformers.utils import logging
+from univerb.corpus.read import Corpus
 from univerb.decoding.options import Decoding
 from univerb.engines.llamacpp.phrase_rows import NumpyRows
 from univerb.engines.torch.phrase_rows import TorchRows
@@ -27,7 +28,6 @@ import univerb
 from report import DATA, machine, need_data, read_report, write_report
 from timing import UNHEARD, hf_generate, interleaved, ratios
 from univerb.corpus import open_corpus
-from univerb.corpus.read import Corpus
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.phrase_head import ActivePhrases, Scored
 from univerb.engines.factory import engine_of

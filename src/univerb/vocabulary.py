@@ -15,7 +15,7 @@ from univerb.errors import VocabularyError
 from univerb.phrase import Phrase
 
 
-class Snapshot(NamedTuple):
+class VocabularyState(NamedTuple):
     """A vocabulary at one moment."""
 
     version: int
@@ -149,11 +149,11 @@ class DynamicVocabulary:
         """How many phrases have an id, removed ones included."""
         return len(self._phrases)
 
-    def snapshot(self, since: int = 0) -> Snapshot:
+    def snapshot(self, since: int = 0) -> VocabularyState:
         """Return the present state, with the phrases from index `since` on."""
         with self._lock:
             active, weights = bytearray(self._active), array("d", self._weights)
-            return Snapshot(self.version, self._phrases[since:], active, weights)
+            return VocabularyState(self.version, self._phrases[since:], active, weights)
 
     def __len__(self) -> int:
         return sum(self._active)

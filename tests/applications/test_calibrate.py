@@ -29,7 +29,7 @@ from univerb.applications.calibrate import (
 from univerb.applications.coverage import passages_of
 from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import generate
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
@@ -98,7 +98,7 @@ class TestLikelihood:
     def test_on_a_model_it_is_what_its_logits_say(self, make, vectors, tmp_path):
         lm = stir(DynamicLM.wrap(make().double(), make_tokenizer()))
         corpus = build_corpus(
-            tmp_path / "c.uv", [LEASE], lm, Settings(min_count=1, vectors=vectors)
+            tmp_path / "c.uv", [LEASE], lm, CorpusSettings(min_count=1, vectors=vectors)
         )
         beginning, rest = "The tenant", Document(" shall have quiet")
         found = calibrate(lm, corpus, [(beginning, rest)], biases=BIASES)

@@ -16,12 +16,12 @@ from univerb.applications.coverage import (
 )
 from univerb.corpus import Corpus
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.errors import OptionError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.phrases.ngrams import ngrams
-from univerb.phrases.tokens import tokens
+from univerb.phrases.tokenized import tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 # Each of these is one token, with the space before it.
@@ -43,12 +43,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("coverage") / "c.uv"
     documents = [Document(text, f"{number}.txt") for number, text in enumerate(CORPUS)]
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
-    return build_corpus(folder, documents, lm, Settings(sizes=(2, 3), vectors=False))
+    return build_corpus(folder, documents, lm, CorpusSettings(sizes=(2, 3), vectors=False))
 
 
 def brute_force(keys: set[tuple[int, ...]], document: Document, tokenizer: Tokenizer) -> Coverage:
     """Take the longest phrase that stands at each place, line by line."""
-    text = tokens(document, tokenizer)
+    text = tokenize_lines(document, tokenizer)
     total = Coverage()
     sizes = (2, 3)
     for line in text.lines():

@@ -11,7 +11,7 @@ from rich.console import Console
 from conftest import TEXT, make_llama, saved_encoder
 from univerb.cli import answer as cli_answer
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -74,7 +74,7 @@ def test_json_can_be_checked(ask, model, lease, tmp_path):
 @pytest.mark.parametrize("vectors", [True, False])
 def test_a_corpus_instead_of_documents(ask, model, tmp_path, vectors):
     lm = DynamicLM.from_pretrained(str(model))
-    settings = Settings(sizes=(2, 8), vectors=vectors)
+    settings = CorpusSettings(sizes=(2, 8), vectors=vectors)
     build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, settings)
     given = ["--corpus", tmp_path / "c.uv", "--model", model, "--json", *ONLY_PHRASES]
     ran = ask(QUESTION, *given)

@@ -13,8 +13,8 @@ from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.corpus import Corpus, open_corpus, shards
 from univerb.corpus import encode as encoding
-from univerb.corpus.build import Builder, build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.build import CorpusBuilder, build_corpus
+from univerb.corpus.manifest import CorpusSettings
 from univerb.errors import CorpusError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
@@ -57,7 +57,9 @@ def small_parts(monkeypatch) -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path, lm: DynamicLM) -> Corpus:
-    return build_corpus(tmp_path / "c.uv", documents(), lm, Settings(max_words=16, dtype="float32"))
+    return build_corpus(
+        tmp_path / "c.uv", documents(), lm, CorpusSettings(max_words=16, dtype="float32")
+    )
 
 
 def documents() -> list[Document]:
@@ -96,10 +98,10 @@ def assert_same(changed: Corpus, fresh: Corpus, lm: DynamicLM) -> None:
 @settings(max_examples=30)
 @given(changes, st.sampled_from([0, 1]), st.sampled_from(["float16", "float32"]))
 def test_changes_give_what_a_fresh_build_gives(lm, steps, overlap, dtype):
-    how = Settings(max_words=12, overlap=overlap, sizes=(2, 5), dtype=dtype)
+    how = CorpusSettings(max_words=12, overlap=overlap, sizes=(2, 5), dtype=dtype)
     present: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        builder = Builder(Path(folder, "changed"), lm.tokenizer, how, lm=lm)
+        builder = CorpusBuilder(Path(folder, "changed"), lm.tokenizer, how, lm=lm)
         for verb, what in steps:
             if verb == "add":
                 new = {n: t for n, t in what.items() if present.get(n) != t}
@@ -145,7 +147,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_removed_text_is_gone_from_the_disk(corpus, lm):
     marker = "Xylophonists juggle quartz, xylophonists juggle quartz."
-    builder = Builder(corpus.folder, lm.tokenizer, lm=lm)
+    builder = CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm)
     before = content(corpus.folder)
     builder.add([Document(f"{TEXT} {marker}", "secret"), Document(TEXT, "plain")])
     held = b"".join(content(corpus.folder).values())
@@ -157,21 +159,21 @@ def test_removed_text_is_gone_from_the_disk(corpus, lm):
 
 
 def test_a_removal_that_was_interrupted_leaves_nothing_after_the_next_try(corpus, lm, monkeypatch):
-    builder = Builder(corpus.folder, lm.tokenizer, lm=lm)
+    builder = CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm)
     builder.add([Document("Xylophonists juggle quartz.", "secret")])
     with monkeypatch.context() as patched:
-        patched.setattr(Builder, "_sweep", lambda self, manifest: None)
+        patched.setattr(CorpusBuilder, "_sweep", lambda self, manifest: None)
         builder.remove(["secret"])
     assert b"Xylophonists" in b"".join(content(corpus.folder).values())
     with pytest.raises(DocumentError, match="no document 'secret'"):
-        Builder(corpus.folder, lm.tokenizer, lm=lm).remove(["secret"])
+        CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm).remove(["secret"])
     assert b"Xylophonists" not in b"".join(content(corpus.folder).values())
 
 
 @pytest.mark.parametrize("overlap", [0, 2])
 @pytest.mark.parametrize("k", [1, 3, 50])
 def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
-    how = Settings(max_words=14, overlap=overlap, vectors=False)
+    how = CorpusSettings(max_words=14, overlap=overlap, vectors=False)
     corpus = build_corpus(tmp_path, documents(), lm, how)
     texts = {document.name: document.text for document in corpus.documents()}
     stored = set(all_keys(corpus))
@@ -200,7 +202,7 @@ def test_every_phrase_is_where_it_says(lm, tmp_path, overlap, k):
 
 
 def test_documents_that_cannot_be_told_apart_or_read_are_refused(lm, tmp_path):
-    builder = Builder(tmp_path / "c", lm.tokenizer, lm=lm)
+    builder = CorpusBuilder(tmp_path / "c", lm.tokenizer, lm=lm)
     with pytest.raises(DocumentError, match="no documents"):
         builder.add([])
     with pytest.raises(DocumentError, match="two documents are called 'a'"):
@@ -229,15 +231,15 @@ def test_a_corpus_without_a_single_phrase_works(lm, tmp_path):
 @pytest.mark.parametrize("heads", ["tied", "split"])
 def test_a_store_without_vectors_and_one_with_either_head(heads, tmp_path):
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer(), EncoderConfig(heads=heads))
-    bare = build_corpus(tmp_path / "bare", documents(), lm, Settings(vectors=False))
+    bare = build_corpus(tmp_path / "bare", documents(), lm, CorpusSettings(vectors=False))
     assert not bare.has_vectors and bare.select(QUERY, lm.tokenizer).stored
     with pytest.raises(CorpusError, match="without vectors"):
         bare.vectors([(1, 2)])
     with pytest.raises(CorpusError, match="another encoder"):
         lm.attach(bare)
-    full = build_corpus(tmp_path / "full", documents(), lm, Settings(dtype="float32"))
+    full = build_corpus(tmp_path / "full", documents(), lm, CorpusSettings(dtype="float32"))
     keys = all_keys(full)
     places, inputs, outputs = full.vectors(keys)
     assert len(places) == len(keys) and (inputs is outputs) == (heads == "tied")
     with pytest.raises(CorpusError, match="other settings"):
-        Builder(full.folder, lm.tokenizer, Settings(max_words=5), lm=lm)
+        CorpusBuilder(full.folder, lm.tokenizer, CorpusSettings(max_words=5), lm=lm)

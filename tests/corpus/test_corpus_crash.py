@@ -13,14 +13,14 @@ import pytest
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved
 from univerb.corpus import encode as encoding
 from univerb.corpus import manifest, objects, open_corpus, shards
-from univerb.corpus.build import Builder, build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.build import CorpusBuilder, build_corpus
+from univerb.corpus.manifest import CorpusSettings
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
 
-HOW = Settings(max_words=16, sizes=(2, 4))
+HOW = CorpusSettings(max_words=16, sizes=(2, 4))
 
 # One command of a user, in a process of its own. It stops at the n-th system call that brings
 # something onto the disk, and says on standard output what it computes.
@@ -33,7 +33,7 @@ from univerb.corpus import shards
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import make_workers
 from univerb.corpus import objects
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from test_corpus_crash import HOW, documents
 
 def counted(module, name):
@@ -72,7 +72,7 @@ def run(lm, folder, verb, last, workers, ray):
     for name in ("fsync", "replace", "mkdir", "rmdir", "unlink"):
         stop_at(name)
     pool = make_workers(workers, ray)
-    builder = building.Builder(folder, lm.tokenizer, HOW, lm=lm, workers=pool)
+    builder = building.CorpusBuilder(folder, lm.tokenizer, HOW, lm=lm, workers=pool)
     if verb == "remove":
         builder.remove(["d1", "d4"])
     else:
@@ -201,7 +201,7 @@ def test_any_number_of_workers_writes_the_same_bytes(lm, tmp_path, monkeypatch, 
     how = HOW.model_copy(update={"vectors": workers == 2})
     for count in (1, workers):
         pool = local_workers(count)
-        builder = Builder(tmp_path / str(count), lm.tokenizer, how, lm=lm, workers=pool)
+        builder = CorpusBuilder(tmp_path / str(count), lm.tokenizer, how, lm=lm, workers=pool)
         builder.add(documents("build"))
     one, many = (content(tmp_path / str(count)) for count in (1, workers))
     assert one == many and len(one) > 20
@@ -255,7 +255,7 @@ def test_a_path_that_is_a_file_or_cannot_be_made(lm, tmp_path):
 
 
 def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path):
-    first, second = (Builder(tmp_path / "c", lm.tokenizer, HOW, lm=lm) for _ in range(2))
+    first, second = (CorpusBuilder(tmp_path / "c", lm.tokenizer, HOW, lm=lm) for _ in range(2))
     refused: list[str] = []
 
     def meanwhile(*_: object) -> None:
@@ -263,7 +263,7 @@ def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path
             second.add([Document("Something else.", "other")])
         refused.append(str(raised.value))
 
-    busy = Builder(tmp_path / "c", lm.tokenizer, HOW, lm=lm, progress=meanwhile)
+    busy = CorpusBuilder(tmp_path / "c", lm.tokenizer, HOW, lm=lm, progress=meanwhile)
     busy.add(documents("build"))
     assert refused
     first.add(documents("append"))
@@ -271,8 +271,8 @@ def test_one_writer_at_a_time_and_each_sees_what_was_written_before(lm, tmp_path
     found = {document.name for document in open_corpus(tmp_path / "c").documents()}
     assert found == {"d0", "d1", "d2", "d3", "d4", "other"}
     assert open_corpus(tmp_path / "c").verify()
-    other = Builder(tmp_path / "new", lm.tokenizer, Settings(max_words=9), lm=lm)
-    Builder(tmp_path / "new", lm.tokenizer, HOW, lm=lm).add(documents("build"))
+    other = CorpusBuilder(tmp_path / "new", lm.tokenizer, CorpusSettings(max_words=9), lm=lm)
+    CorpusBuilder(tmp_path / "new", lm.tokenizer, HOW, lm=lm).add(documents("build"))
     with pytest.raises(CorpusError, match="other settings"):
         other.add(documents("append"))
 
@@ -301,7 +301,7 @@ def test_another_model_is_refused(lm, tmp_path):
     with pytest.raises(CorpusError, match="another encoder"):
         other.attach(corpus)
     with pytest.raises(CorpusError, match="another encoder"):
-        Builder(tmp_path / "c", other.tokenizer, lm=other)
+        CorpusBuilder(tmp_path / "c", other.tokenizer, lm=other)
     half = DynamicLM.from_pretrained(lm.name, dtype="bfloat16")
     with pytest.raises(CorpusError, match=r"another encoder.*dtype"):
         half.attach(corpus)
@@ -309,7 +309,7 @@ def test_another_model_is_refused(lm, tmp_path):
     tokenizer.add_tokens(["tenantry"])
     strange = DynamicLM.wrap(make_gpt2(), tokenizer)
     for use in (
-        lambda: Builder(tmp_path / "c", strange.tokenizer, lm=strange),
+        lambda: CorpusBuilder(tmp_path / "c", strange.tokenizer, lm=strange),
         lambda: corpus.select("rent", strange.tokenizer),
     ):
         with pytest.raises(CorpusError, match="another tokenizer"):

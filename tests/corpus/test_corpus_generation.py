@@ -9,7 +9,7 @@ import torch
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import generate
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
@@ -27,7 +27,7 @@ def make_lm(heads: str = "split") -> DynamicLM:
 @pytest.mark.parametrize("heads", ["split", "tied"])
 def test_a_float32_store_writes_the_same(tmp_path: Path, heads: str, mode: str):
     plain, attached = make_lm(heads), make_lm(heads)
-    corpus = build_corpus(tmp_path, DOCUMENTS, plain, Settings(dtype="float32"))
+    corpus = build_corpus(tmp_path, DOCUMENTS, plain, CorpusSettings(dtype="float32"))
     attached.attach(corpus)
     attached.attach(corpus)
     results = []
@@ -42,7 +42,7 @@ def test_a_float32_store_writes_the_same(tmp_path: Path, heads: str, mode: str):
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float16", 4e-3)])
 def test_stored_vectors_are_the_encoders(tmp_path: Path, dtype, atol, monkeypatch):
     lm = make_lm()
-    corpus = build_corpus(tmp_path, DOCUMENTS, lm, Settings(dtype=dtype))
+    corpus = build_corpus(tmp_path, DOCUMENTS, lm, CorpusSettings(dtype=dtype))
     phrases = corpus.select(TEXT, lm.tokenizer).phrases
     fresh = lm.encoder.encode(phrases, lm.embeddings)
     lm.attach(corpus)
@@ -66,7 +66,7 @@ def test_a_store_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
 def test_a_store_is_never_made_of_another_stores_rounded_vectors(tmp_path: Path):
     lm = make_lm()
     lm.attach(build_corpus(tmp_path / "half", DOCUMENTS, lm))
-    full = build_corpus(tmp_path / "full", DOCUMENTS, lm, Settings(dtype="float32"))
+    full = build_corpus(tmp_path / "full", DOCUMENTS, lm, CorpusSettings(dtype="float32"))
     rows = full.vectors(full.phrases.ids(numpy.arange(len(full.phrases))))[1]
     assert (rows != rows.astype("float16").astype("float32")).any()
 
@@ -75,4 +75,4 @@ def test_vectors_that_float16_cannot_hold_are_refused(tmp_path: Path):
     lm = stir(DynamicLM.wrap(make_gpt2(), make_tokenizer()), scale=1e5)
     with pytest.raises(CorpusError, match="not finite in float16.*float32"):
         build_corpus(tmp_path / "half", DOCUMENTS, lm)
-    assert build_corpus(tmp_path / "full", DOCUMENTS, lm, Settings(dtype="float32")).verify()
+    assert build_corpus(tmp_path / "full", DOCUMENTS, lm, CorpusSettings(dtype="float32")).verify()

@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from conftest import TEXT, make_llama, make_tokenizer, saved, stir
 from univerb.corpus import open_corpus
-from univerb.corpus.build import Builder
-from univerb.corpus.manifest import OBJECTS, Settings
+from univerb.corpus.build import CorpusBuilder
+from univerb.corpus.manifest import OBJECTS, CorpusSettings
 from univerb.corpus.objects import ObjectEntry, write_object
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
-PLAIN = Settings(vectors=False)
+PLAIN = CorpusSettings(vectors=False)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,12 @@ def test_a_folder_that_is_somebody_elses_is_refused_and_untouched(tmp_path, lm):
     mine.parent.mkdir(parents=True)
     mine.write_text("years of work")
     with pytest.raises(CorpusError, match="not empty and no corpus"):
-        Builder(tmp_path, lm.tokenizer, PLAIN).add([Document(TEXT, "a")])
+        CorpusBuilder(tmp_path, lm.tokenizer, PLAIN).add([Document(TEXT, "a")])
     assert mine.read_text() == "years of work"
 
 
 def test_only_objects_of_the_corpus_are_swept(tmp_path, lm):
-    builder = Builder(tmp_path / "c.uv", lm.tokenizer, PLAIN)
+    builder = CorpusBuilder(tmp_path / "c.uv", lm.tokenizer, PLAIN)
     builder.add([Document(TEXT, "a")])
     mine = tmp_path / "c.uv" / OBJECTS / "notes"
     mine.mkdir()
@@ -44,9 +44,9 @@ def test_only_objects_of_the_corpus_are_swept(tmp_path, lm):
 
 
 def test_a_reader_goes_on_after_a_change(tmp_path, lm):
-    Builder(tmp_path / "c.uv", lm.tokenizer, PLAIN).add([Document(TEXT, "a")])
+    CorpusBuilder(tmp_path / "c.uv", lm.tokenizer, PLAIN).add([Document(TEXT, "a")])
     reader = open_corpus(tmp_path / "c.uv")
-    Builder(tmp_path / "c.uv", lm.tokenizer).add([Document(f"More. {TEXT}", "b")])
+    CorpusBuilder(tmp_path / "c.uv", lm.tokenizer).add([Document(f"More. {TEXT}", "b")])
     assert {hit.chunk.document for hit in reader.search("tenant rent", 9)} == {"a"}
     assert reader.select("tenant rent", lm.tokenizer).phrases
     fresh = open_corpus(tmp_path / "c.uv")

@@ -17,7 +17,7 @@ from conftest import TEXT, make_llama, make_tokenizer, stir
 from univerb.corpus import encode as encoding
 from univerb.corpus import open_corpus, shards
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import FORMAT, Settings
+from univerb.corpus.manifest import FORMAT, CorpusSettings
 from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -66,7 +66,7 @@ def store(tmp_path_factory) -> Store:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "SHARD_CHARACTERS", 600)
         patch.setattr(encoding, "BATCH", 64)
-        build_corpus(folder, documents, lm, Settings(max_words=20))
+        build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
     store = Store(folder, lm.tokenizer)
     manifest = store.open().manifest
     assert len(manifest.shards) == 3 and len(manifest.vectors) > 1

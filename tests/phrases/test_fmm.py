@@ -20,7 +20,7 @@ from univerb.phrase import Document
 from univerb.phrases import fmm as fmm_module
 from univerb.phrases.fmm import FMMTable, Words, fmm, words_of
 from univerb.phrases.ngrams import UnspacedTextWarning
-from univerb.phrases.tokens import BREAK, DIGIT, END, LETTER, START, Run, tokens
+from univerb.phrases.tokenized import BREAK, DIGIT, END, LETTER, START, TokenArrays, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 Word = tuple[int, ...] | None
@@ -28,11 +28,11 @@ KINDS = [LETTER, LETTER, DIGIT, 0]
 """What the tokens 0, 1, 2 and 3 are made of; 3 is punctuation."""
 
 
-def make_run(data: bytes) -> Run:
+def make_run(data: bytes) -> TokenArrays:
     """Read a byte as a token: two bits say which, others where phrases may begin and end."""
     rows = [(BREAK, 0) if byte >= 232 else (byte & 3, _flags(byte)) for byte in data]
     ids, flags = zip(*rows, strict=True) if rows else ((), ())
-    return Run(numpy.array(ids, numpy.int32), numpy.array(flags, numpy.uint8))
+    return TokenArrays(numpy.array(ids, numpy.int32), numpy.array(flags, numpy.uint8))
 
 
 def _flags(byte: int) -> int:
@@ -40,7 +40,7 @@ def _flags(byte: int) -> int:
     return KINDS[byte & 3] | START * (byte & 12 > 0) | END * (byte & 48 > 0)
 
 
-def slow_words(run: Run) -> list[tuple[int, int, Word]]:
+def slow_words(run: TokenArrays) -> list[tuple[int, int, Word]]:
     """Return first token, last token, and the ids of what is a word."""
     ids, flags = run.ids.tolist(), run.flags.tolist()
     begins = [i for i, (one, own) in enumerate(zip(ids, flags, strict=True)) if is_new(one, own)]
@@ -56,7 +56,7 @@ def is_new(token: int, flags: int) -> bool:
     return bool(token == BREAK or flags & START)
 
 
-def slow_table(run: Run, sizes: tuple[int, int], min_count: int, cap: int | None):
+def slow_table(run: TokenArrays, sizes: tuple[int, int], min_count: int, cap: int | None):
     words = [word for _, _, word in slow_words(run)]
     counts: Counter[tuple[Word, ...]] = Counter()
     first: dict[tuple[Word, ...], int] = {}
@@ -75,7 +75,7 @@ def has_letter(ngram: tuple[Word, ...]) -> bool:
     return any(KINDS[token] == LETTER for word in ngram for token in word or ())
 
 
-def slow_match(run: Run, table: list[tuple[Word, ...]]) -> list[tuple[int, int, int]]:
+def slow_match(run: TokenArrays, table: list[tuple[Word, ...]]) -> list[tuple[int, int, int]]:
     words = slow_words(run)
     numbers = {ngram: number for number, ngram in enumerate(table)}
     longest = max(map(len, table), default=0)
@@ -176,7 +176,7 @@ def tokenizer() -> Tokenizer:
 
 
 def mined(text: str, min_count: int) -> FMMTable:
-    return FMMTable.mine(tokens(Document(text), tokenizer()).run(), (2, 16), min_count)
+    return FMMTable.mine(tokenize_lines(Document(text), tokenizer()).arrays(), (2, 16), min_count)
 
 
 PIECES = ["the", " tenant", " shall", " pay", " 12", ", ", " ", "\n", "é", "東京", "e\u0301", "😀"]
@@ -204,7 +204,7 @@ class TestSource:
                 assert spelled == phrase.text.strip()
         # None overlaps another, and all that the table finds is there.
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
-        run = tokens(document, tokenizer()).run()
+        run = tokenize_lines(document, tokenizer()).arrays()
         assert len(spans) == len(table.match(run).first)
 
     def test_the_longest_phrase_is_taken(self):
@@ -228,7 +228,7 @@ def test_matches_of_20_mb_of_law_are_those_of_another_library():
                 break
     assert size >= 20_000_000
     own = Tokenizer.from_file(locate(DEFAULT_MODEL) / "tokenizer.json")
-    run = Run.joined(tokens(document, own).run() for document in documents)
+    run = TokenArrays.concatenate(tokenize_lines(document, own).arrays() for document in documents)
     table = FMMTable.mine(run)
     matches = table.match(run)
     words: Words = words_of(run)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from univerb.phrases.guards import Guards, is_number, is_unspaced
-from univerb.phrases.tokens import word_boundaries
+from univerb.phrases.tokenized import word_boundaries
 
 SPECIAL = frozenset({0})
 CASES = {

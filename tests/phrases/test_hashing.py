@@ -4,7 +4,7 @@ import numpy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from univerb.phrases.hashing import KeyIndex, RollingHash, from_zero, ranges
+from univerb.phrases.hashing import KeyIndex, RollingHash, prepend_zero, ranges
 
 LAST = 2**64 - 1
 KEYS = st.one_of(
@@ -57,6 +57,6 @@ def test_ranges_stand_one_after_the_other(pairs):
 
 
 def test_totals_begin_with_zero_and_keep_their_kind():
-    totals = from_zero(numpy.array([3, 5], dtype=numpy.uint64))
+    totals = prepend_zero(numpy.array([3, 5], dtype=numpy.uint64))
     assert totals.tolist() == [0, 3, 5]
     assert totals.dtype == numpy.uint64

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_tokenizer
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.mine import mine_phrases
 from univerb.errors import OptionError
 from univerb.phrase import Document
 from univerb.phrases import mining
-from univerb.phrases.mining import Mined, count_ngrams, largest_first
+from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
 from univerb.phrases.ngrams import ngrams
-from univerb.phrases.tokens import Run, tokens
+from univerb.phrases.tokenized import TokenArrays, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 HUGE = 2**30
@@ -106,9 +106,9 @@ class TestOrder:
     )
     def test_the_largest_come_first_then_the_first_then_the_longest(self, rows, cap, by_gain):
         columns = numpy.array(rows, dtype=numpy.int64).reshape(-1, 3).T
-        given = Mined(*columns)
-        gain = (given.size - 1) * given.found if by_gain else None
-        found = largest_first(given, cap, gain)
+        given = NgramCounts(*columns)
+        gain = (given.size - 1) * given.counts if by_gain else None
+        found = top_ngrams(given, cap, gain)
 
         def rank(row):
             start, size, count = row
@@ -136,8 +136,8 @@ class TestPhrasesOfACorpus:
     def test_are_the_ngrams_of_its_lines_that_are_frequent(self, pieces, min_count, sizes):
         text = "".join(pieces)
         document = Document(f"the\n{text}", "lines")
-        run = tokens(document, tokenizer()).run()
-        found = mine_phrases(run, Settings(sizes=sizes, min_count=min_count))
+        run = tokenize_lines(document, tokenizer()).arrays()
+        found = mine_phrases(run, CorpusSettings(sizes=sizes, min_count=min_count))
         begins = [0, *found.ends.tolist()]
         keys = [tuple(found.tokens[a:b].tolist()) for a, b in zip(begins, begins[1:], strict=False)]
         phrases = [p for p in ngrams(sizes)(document, tokenizer()) if len(p.sources) >= min_count]
@@ -146,9 +146,9 @@ class TestPhrasesOfACorpus:
         assert dict(zip(keys, found.counts.tolist(), strict=True)) == counts
 
     def test_those_that_save_the_most_are_kept(self):
-        run = tokens(Document("\n".join([TEXT] * 2), "twice"), tokenizer()).run()
-        every = mine_phrases(run, Settings())
-        few = mine_phrases(run, Settings(max_phrases=5))
+        run = tokenize_lines(Document("\n".join([TEXT] * 2), "twice"), tokenizer()).arrays()
+        every = mine_phrases(run, CorpusSettings())
+        few = mine_phrases(run, CorpusSettings(max_phrases=5))
 
         def saved(found):
             sizes = numpy.diff(found.ends, prepend=0)
@@ -157,6 +157,6 @@ class TestPhrasesOfACorpus:
         assert saved(few) == saved(every)[-5:]
 
     def test_of_nothing_there_are_none(self):
-        empty = Run(numpy.empty(0, numpy.int32), numpy.empty(0, numpy.uint8))
-        assert len(mine_phrases(empty, Settings())) == 0
-        assert len(mine_phrases(empty, Settings(max_phrases=0))) == 0
+        empty = TokenArrays(numpy.empty(0, numpy.int32), numpy.empty(0, numpy.uint8))
+        assert len(mine_phrases(empty, CorpusSettings())) == 0
+        assert len(mine_phrases(empty, CorpusSettings(max_phrases=0))) == 0

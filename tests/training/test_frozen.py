@@ -13,7 +13,7 @@ from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 from univerb.phrases.guards import is_number
-from univerb.phrases.tokens import running_tokens
+from univerb.phrases.tokenized import tokenize_text
 from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, TrainingConfig
 from univerb.training.frozen.input_side import after_phrase, input_losses
 from univerb.training.frozen.losses import fits, row_losses
@@ -58,7 +58,7 @@ def make_task(
 
 
 def states_of(lm: DynamicLM, text: str = LONG) -> States:
-    return read_states(lm, running_tokens(text[:700], lm.tokenizer))
+    return read_states(lm, tokenize_text(text[:700], lm.tokenizer))
 
 
 def test_states_are_those_of_the_lm():
@@ -76,7 +76,7 @@ def test_states_are_those_of_the_lm():
 
 def test_windows_are_all_ngrams_that_the_guards_allow():
     lm = make_lm()
-    text = running_tokens("In 1999 12 34 tenants\nshall pay 7 8 rents. " + LONG[:300], lm.tokenizer)
+    text = tokenize_text("In 1999 12 34 tenants\nshall pay 7 8 rents. " + LONG[:300], lm.tokenizer)
     found = windows(read_states(lm, text), (2, 5), letters(lm.tokenizer, lm.static_size))
     ids = text.ids.tolist()
     wanted = {

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from conftest import EOS, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.errors import OptionError
 from univerb.phrase import Phrase
-from univerb.phrases.tokens import BREAK
+from univerb.phrases.tokenized import BREAK
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Key, MixedBatch, Sample
 from univerb.training.collate import collate, true_continuations

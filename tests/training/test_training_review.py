@@ -13,7 +13,7 @@ from univerb.config import EncoderConfig
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document
-from univerb.phrases.tokens import running_tokens
+from univerb.phrases.tokenized import tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.collate import collate
@@ -134,7 +134,7 @@ def test_two_words_that_are_one_token_are_no_phrase_and_make_no_gap():
     """NLTK reads cannot as can and not."""
     hf = make_tokenizer()
     hf.add_tokens([" cannot", "of"])
-    text = running_tokens("of cannot the premises", Tokenizer(hf.backend_tokenizer))
+    text = tokenize_text("of cannot the premises", Tokenizer(hf.backend_tokenizer))
     sample = n_words((2, 2), (1, 1))(text, numpy.random.default_rng(0))
     assert [unit for unit in sample.units if unit[1] - unit[0] > 1] == [(2, len(text.ids))]
 

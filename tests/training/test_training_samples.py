@@ -16,7 +16,7 @@ from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
-from univerb.phrases.tokens import Tokens, running_tokens
+from univerb.phrases.tokenized import TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.config import Samples
@@ -47,21 +47,21 @@ GAPS = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda gap: (gap[0], 
 SIZES = st.tuples(st.integers(2, 4), st.integers(0, 3)).map(lambda size: (size[0], sum(size)))
 
 
-def read(text: str) -> Tokens:
-    return running_tokens(text, TOKENIZER)
+def read(text: str) -> TokenizedText:
+    return tokenize_text(text, TOKENIZER)
 
 
 def phrases_of(sample: Sample) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in sample.units if end - begin > 1]
 
 
-def may_be_phrase(text: Tokens, begin: int, end: int) -> bool:
+def may_be_phrase(text: TokenizedText, begin: int, end: int) -> bool:
     spelled = text.text[int(text.visible[begin]) : int(text.end[end - 1])]
     is_number = any(map(str.isdigit, spelled)) and not any(map(str.isalpha, spelled))
-    return end - begin >= 2 and not text.is_barred[begin:end].any() and not is_number
+    return end - begin >= 2 and not text.is_masked[begin:end].any() and not is_number
 
 
-def check_tiling(text: Tokens, sample: Sample, gap: tuple[int, int]) -> None:
+def check_tiling(text: TokenizedText, sample: Sample, gap: tuple[int, int]) -> None:
     assert sample.ids == text.ids.tolist()
     edges = [0, *(end for _, end in sample.units)]
     assert [begin for begin, _ in sample.units] == edges[:-1]
@@ -145,8 +145,8 @@ def test_a_sample_is_a_function_of_text_and_generator(make):
 @given(TEXTS, GAPS, st.integers(0, 99))
 def test_fmm_takes_the_tables_longest_matches_that_the_gap_allows(text, gap, seed):
     tokens = read(f"{text} the tenant shall pay the rent")
-    table = FMMTable.mine(read(TEXT).run(), (2, 4), 2)
-    matches = table.match(tokens.run())
+    table = FMMTable.mine(read(TEXT).arrays(), (2, 4), 2)
+    matches = table.match(tokens.arrays())
     found = list(zip(matches.first.tolist(), (matches.last + 1).tolist(), strict=True))
     dense = fmm(table, (0, 0))(tokens, numpy.random.default_rng(seed))
     assert phrases_of(dense) == [span for span in found if may_be_phrase(tokens, *span)]

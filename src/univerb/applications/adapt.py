@@ -13,8 +13,8 @@ from univerb.applications.coverage import (
     table_coverage,
 )
 from univerb.corpus.build import Progress, build_corpus
-from univerb.corpus.manifest import MANIFEST, Settings
-from univerb.corpus.read import Corpus, open_corpus
+from univerb.corpus.corpus import Corpus, open_corpus
+from univerb.corpus.manifest import MANIFEST, CorpusSettings
 from univerb.corpus.shards import digest
 from univerb.documents.chunks import chunked
 from univerb.errors import DocumentError
@@ -72,7 +72,7 @@ def adapt(
     held_out: Sequence[Document] | None = None,
     *,
     before: Corpus | None = None,
-    settings: Settings | None = None,
+    settings: CorpusSettings | None = None,
     k: int = 32,
     limit: int = 32,
     workers: Workers | None = None,

@@ -19,7 +19,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.corpus.read import PROFILE, Corpus, CorpusProfile
+from univerb.corpus.corpus import PROFILE, Corpus, CorpusProfile
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import (

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy
 from numpy.typing import NDArray
 
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.errors import OptionError
 from univerb.phrase import Document
 from univerb.phrases.hashing import RollingHash
-from univerb.phrases.tokens import Tokens, tokens
+from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 Flags = NDArray[numpy.bool_]
@@ -71,7 +71,7 @@ def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tok
     stored = corpus.phrases
     total = Coverage()
     for document in documents:
-        text = tokens(document, tokenizer)
+        text = tokenize_lines(document, tokenizer)
         hashes = RollingHash(text.ids)
         sizes = range(corpus.manifest.settings.sizes[0], corpus.manifest.settings.sizes[1] + 1)
         known = [stored.find(text.ids, text.windows(n), n, hashes) >= 0 for n in sizes]
@@ -104,7 +104,7 @@ def retrieved_coverage(
     for beginning, rest in passages:
         found = corpus.select(beginning, tokenizer, k, others=others)
         keys = {phrase.ids for phrase in found.phrases}
-        text = tokens(rest, tokenizer)
+        text = tokenize_lines(rest, tokenizer)
         sizes = range(corpus.manifest.settings.sizes[0], corpus.manifest.settings.sizes[1] + 1)
         _count(total, text, {n: _among(keys, text, n) for n in sizes})
         total.passages += 1
@@ -159,13 +159,13 @@ def _passages(
                     yield text[begin:cut], Document(text[cut:end], document.name)
 
 
-def _among(keys: set[tuple[int, ...]], text: Tokens, size: int) -> Flags:
+def _among(keys: set[tuple[int, ...]], text: TokenizedText, size: int) -> Flags:
     ids = text.ids.tolist()
     found = [tuple(ids[place : place + size]) in keys for place in text.windows(size).tolist()]
     return numpy.array(found, dtype=bool)
 
 
-def _count(total: Coverage, text: Tokens, candidates: dict[int, Flags]) -> None:
+def _count(total: Coverage, text: TokenizedText, candidates: dict[int, Flags]) -> None:
     """Add a text, of which it is known, size by size, which n-grams are candidates."""
     best = numpy.ones(len(text.ids), dtype=numpy.int64)
     for size, known in candidates.items():

@@ -17,7 +17,7 @@ from univerb.locations import DEFAULT_MODEL
 if TYPE_CHECKING:
     from univerb.corpus.build import Progress as Told
     from univerb.corpus.estimate import Estimate
-    from univerb.corpus.manifest import Manifest, Settings
+    from univerb.corpus.manifest import CorpusSettings, Manifest
     from univerb.phrase import Document
 
 CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
@@ -108,7 +108,7 @@ def index(
         _check_names(output, documents)
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
     lm = load_model(model, dtype=dtype, offline=offline)
-    from univerb.corpus.build import Builder
+    from univerb.corpus.build import CorpusBuilder
 
     if dry_run:
         from univerb.corpus.estimate import estimate
@@ -116,7 +116,7 @@ def index(
         _show_estimate(estimate(documents, lm, settings), as_json)
         return
     with told_progress() as tell:
-        builder = Builder(output, lm.tokenizer, settings, lm=lm, workers=pool, progress=tell)
+        builder = CorpusBuilder(output, lm.tokenizer, settings, lm=lm, workers=pool, progress=tell)
         manifest = builder.remove(remove) if remove else None
         manifest = builder.add(documents) if documents else manifest
     assert manifest is not None
@@ -143,7 +143,7 @@ def _check_names(folder: Path, documents: "list[Document]") -> None:
         )
 
 
-def _own_settings(folder: Path, typed: dict[str, object]) -> "Settings":
+def _own_settings(folder: Path, typed: dict[str, object]) -> "CorpusSettings":
     """Return the settings of an existing corpus; ones that were typed must not differ."""
     from univerb.corpus import open_corpus
 
@@ -158,17 +158,17 @@ def _own_settings(folder: Path, typed: dict[str, object]) -> "Settings":
     return own
 
 
-def make_settings(given: dict[str, object]) -> "Settings":
+def make_settings(given: dict[str, object]) -> "CorpusSettings":
     """Turn options into settings, with one clear error for a value that is out of range."""
     from pydantic import ValidationError
 
-    from univerb.corpus.manifest import Settings
+    from univerb.corpus.manifest import CorpusSettings
     from univerb.documents.sentences import splitter_named
     from univerb.phrases.ngrams import checked_sizes
     from univerb.retrieval.methods import method_named
 
     try:
-        settings = Settings.model_validate(given)
+        settings = CorpusSettings.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"]))

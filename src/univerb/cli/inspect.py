@@ -53,7 +53,7 @@ def inspect(
 def _facts(corpus: "Corpus") -> dict[str, Any]:
     import numpy
 
-    from univerb.phrases.hashing import from_zero
+    from univerb.phrases.hashing import prepend_zero
 
     manifest = corpus.manifest
     parts = {
@@ -63,7 +63,7 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
         "vectors": manifest.vectors,
     }
     sizes = {n: sum(sum(e.sizes.values()) for e in entries if e) for n, entries in parts.items()}
-    lengths = numpy.diff(from_zero(numpy.asarray(corpus.phrases.ends)))
+    lengths = numpy.diff(prepend_zero(numpy.asarray(corpus.phrases.ends)))
     sizes_found, counts = numpy.unique(lengths, return_counts=True)
     histogram = dict(zip(sizes_found.tolist(), counts.tolist(), strict=True))
     names = {"documents", "chunks", "characters", "tokens", "model", "encoder", "tokenizer"}

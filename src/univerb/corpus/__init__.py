@@ -1,5 +1,5 @@
 """A corpus on disk: documents, their retrieval index, their phrases and the phrases' vectors."""
 
-from univerb.corpus.read import Corpus, open_corpus
+from univerb.corpus.corpus import Corpus, open_corpus
 
 __all__ = ["Corpus", "open_corpus"]

@@ -16,11 +16,12 @@ from typing import TypeVar
 
 import numpy
 
+from univerb.corpus.corpus import Corpus, open_corpus
 from univerb.corpus.manifest import (
     MANIFEST,
     OBJECTS,
+    CorpusSettings,
     Manifest,
-    Settings,
     index_key,
     phrases_key,
     write_manifest,
@@ -28,14 +29,13 @@ from univerb.corpus.manifest import (
 from univerb.corpus.mine import MinedPhrases, mine_phrases
 from univerb.corpus.objects import ObjectEntry, StoredObject, write_object
 from univerb.corpus.phrase_index import NO_ROW, write_phrases
-from univerb.corpus.read import Corpus, open_corpus
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
 from univerb.errors import CorpusError, DocumentError, OptionError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
-from univerb.phrases.tokens import Run
+from univerb.phrases.tokenized import TokenArrays
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Builder:
+class CorpusBuilder:
     """Writes one corpus, one change at a time; other writers are kept out meanwhile.
 
     Args:
@@ -65,7 +65,7 @@ class Builder:
         self,
         folder: str | Path,
         tokenizer: Tokenizer,
-        settings: Settings | None = None,
+        settings: CorpusSettings | None = None,
         *,
         lm: DynamicLM | None = None,
         workers: Workers | None = None,
@@ -92,9 +92,9 @@ class Builder:
             raise CorpusError(f"{str(self.folder)!r} is not empty and no corpus. Name another one.")
         return None
 
-    def _settled(self, given: Settings | None) -> Settings:
+    def _settled(self, given: CorpusSettings | None) -> CorpusSettings:
         if self._old is None:
-            return given or Settings()
+            return given or CorpusSettings()
         own = self._old.manifest
         if given is not None and given != own.settings:
             raise CorpusError(
@@ -202,7 +202,9 @@ class Builder:
         )
         self._tell("retrieval index", 1, 1)
         self._tell("phrases", 0, 1)
-        phrases = mine_phrases(Run.joined(shard.run() for shard in shards), self.settings)
+        phrases = mine_phrases(
+            TokenArrays.concatenate(shard.arrays() for shard in shards), self.settings
+        )
         self._tell("phrases", 1, 1)
         vectors, rows = self._encoded(phrases)
         lm = self._lm if self.settings.vectors else None
@@ -290,7 +292,7 @@ def build_corpus(
     folder: str | Path,
     documents: Iterable[Document],
     lm: DynamicLM,
-    settings: Settings | None = None,
+    settings: CorpusSettings | None = None,
     *,
     workers: Workers | None = None,
     progress: Progress | None = None,
@@ -308,7 +310,9 @@ def build_corpus(
     Returns:
         The corpus, open.
     """
-    builder = Builder(folder, lm.tokenizer, settings, lm=lm, workers=workers, progress=progress)
+    builder = CorpusBuilder(
+        folder, lm.tokenizer, settings, lm=lm, workers=workers, progress=progress
+    )
     builder.add(documents)
     return open_corpus(folder)
 

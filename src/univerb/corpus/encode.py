@@ -18,7 +18,7 @@ from univerb.corpus.vectors import ROWS
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
-from univerb.phrases.hashing import Ints, from_zero, ranges
+from univerb.phrases.hashing import Ints, prepend_zero, ranges
 
 BATCH = 32_768
 """Phrases per object: little is lost when a build is interrupted."""
@@ -68,7 +68,7 @@ def encode_tasks(
     """
     fingerprint = lm.fingerprint()
     _loaded[fingerprint] = lm
-    begins = from_zero(phrases.ends)
+    begins = prepend_zero(phrases.ends)
     tasks = []
     for at in range(0, len(missing), BATCH):
         chosen = missing[at : at + BATCH]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy
 
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.mine import MinedPhrases, mine_phrases
 from univerb.documents.chunks import chunked
 from univerb.documents.sentences import splitter_named
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
-from univerb.phrases.tokens import Run, tokens
+from univerb.phrases.tokenized import TokenArrays, tokenize_lines
 from univerb.retrieval.methods import method_named
 
 _SAMPLE = 400_000
@@ -38,7 +38,7 @@ class Estimate:
 
 
 def estimate(
-    documents: Sequence[Document], lm: DynamicLM, settings: Settings | None = None
+    documents: Sequence[Document], lm: DynamicLM, settings: CorpusSettings | None = None
 ) -> Estimate:
     """Tell what building a corpus would cost.
 
@@ -55,7 +55,7 @@ def estimate(
     """
     if not documents:
         raise DocumentError("there are no documents to estimate the cost of. Give at least one.")
-    how = settings or Settings()
+    how = settings or CorpusSettings()
     characters = sum(len(document.text) for document in documents)
     sample = _sample(documents, characters)
     began = time.process_time()
@@ -64,8 +64,12 @@ def estimate(
     ]
     method_named(how.method).features(chunks)
     halves = [chunks[::2], chunks[1::2]]
-    runs = [tokens(Document("\n\n".join(h), "sample"), lm.tokenizer).run() for h in halves if h]
-    whole = mine_phrases(Run.joined(runs), how)
+    runs = [
+        tokenize_lines(Document("\n\n".join(h), "sample"), lm.tokenizer).arrays()
+        for h in halves
+        if h
+    ]
+    whole = mine_phrases(TokenArrays.concatenate(runs), how)
     seconds = time.process_time() - began
     half = mine_phrases(runs[0], how)
     scale = characters / max(sum(len(document.text) for document in sample), 1)

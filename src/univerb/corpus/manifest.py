@@ -22,7 +22,7 @@ _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=64)]
 
 
-class Settings(BaseModel):
+class CorpusSettings(BaseModel):
     """What a store was built with; a store is a function of these and its documents.
 
     They are part of `phrases_key`: another field makes another `FORMAT`.
@@ -53,7 +53,7 @@ class Manifest(BaseModel):
     format: int = Field(default=FORMAT, ge=1, le=1 << 16)
     created_by: str = Field(default=f"univerb {__version__}", max_length=256)
     byteorder: Literal["little"] = "little"
-    settings: Settings
+    settings: CorpusSettings
     tokenizer: str = Field(max_length=128)
     """The tokenizer's fingerprint."""
     model: str = Field(default="", max_length=4096)
@@ -86,7 +86,7 @@ def index_key(shards: Iterable[ObjectEntry]) -> str:
 
 
 def phrases_key(
-    shards: Iterable[ObjectEntry], settings: Settings, vectors: Sequence[ObjectEntry]
+    shards: Iterable[ObjectEntry], settings: CorpusSettings, vectors: Sequence[ObjectEntry]
 ) -> str:
     """Return a hash of everything that the list of phrases depends on."""
     made_of = [index_key(shards), settings.model_dump_json()]

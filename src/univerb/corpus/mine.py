@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy
 
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
 from univerb.phrases.hashing import Ints, ranges
-from univerb.phrases.mining import Mined, count_ngrams, largest_first
-from univerb.phrases.tokens import END, START, Run
+from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
+from univerb.phrases.tokenized import END, START, TokenArrays
 
 
 class MinedPhrases(NamedTuple):
@@ -23,7 +23,7 @@ class MinedPhrases(NamedTuple):
         return len(self.ends)
 
 
-def mine_phrases(run: Run, settings: Settings) -> MinedPhrases:
+def mine_phrases(run: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
     """Find the phrases that a store holds.
 
     Args:
@@ -35,16 +35,16 @@ def mine_phrases(run: Run, settings: Settings) -> MinedPhrases:
     """
     mined = count_ngrams(run.ids, settings.sizes, settings.min_count, run.has(START), run.has(END))
     is_number = run.are_numbers(mined.start, mined.start + mined.size)
-    mined = Mined(*(column[~is_number] for column in mined))
-    mined = largest_first(mined, settings.max_phrases, gain=(mined.size - 1) * mined.found)
+    mined = NgramCounts(*(column[~is_number] for column in mined))
+    mined = top_ngrams(mined, settings.max_phrases, gain=(mined.size - 1) * mined.counts)
     order = _by_ids(run.ids, mined, settings.sizes[1])
     begin, size = mined.start[order], mined.size[order]
     return MinedPhrases(
-        run.ids[ranges(begin, begin + size)], numpy.cumsum(size), mined.found[order]
+        run.ids[ranges(begin, begin + size)], numpy.cumsum(size), mined.counts[order]
     )
 
 
-def _by_ids(ids: Ids, mined: Mined, longest: int) -> Ints:
+def _by_ids(ids: Ids, mined: NgramCounts, longest: int) -> Ints:
     """Return the order of n-grams by their ids, each before those that go on from it."""
     columns = []
     for place in range(longest):

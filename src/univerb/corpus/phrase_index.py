@@ -11,7 +11,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.corpus.objects import StoredObject, corrupt
-from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, from_zero, ranges
+from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, prepend_zero, ranges
 
 Ids = NDArray[numpy.int32]
 
@@ -29,7 +29,7 @@ def write_phrases(folder: Path, tokens: Ids, ends: Ints, counts: Ints, rows: Int
         counts: How often each was found.
         rows: The row of each one's vector, or `NO_ROW`.
     """
-    begins = from_zero(ends)[:-1]
+    begins = prepend_zero(ends)[:-1]
     keys = RollingHash(tokens).keys(begins, ends)
     order = numpy.argsort(keys, kind="stable")
     columns: dict[str, NDArray[Any]] = {"tokens": tokens, "ends": ends, "counts": counts}
@@ -52,7 +52,7 @@ class StoredPhrases:
         total = int(self.ends[-1]) if len(self.ends) else 0
         if len({len(column) for column in columns}) > 1 or total != len(self._tokens):
             raise corrupt(stored.folder, "has columns of different lengths")
-        self._begins = from_zero(numpy.asarray(self.ends))
+        self._begins = prepend_zero(numpy.asarray(self.ends))
         self._index = KeyIndex(numpy.asarray(keys))
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class StoredPhrases:
         """Return the token ids of phrases."""
         begin, end = self._begins[numbers], self.ends[numbers]
         flat = self._tokens[ranges(begin, end)].tolist()
-        edges = from_zero(numpy.cumsum(end - begin)).tolist()
+        edges = prepend_zero(numpy.cumsum(end - begin)).tolist()
         return [tuple(flat[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
 
     def find(self, ids: Ids, first: Ints, size: int, hashes: RollingHash | None = None) -> Ints:
@@ -102,7 +102,7 @@ class StoredPhrases:
         Returns:
             The rows.
         """
-        begins = from_zero(ends)[:-1]
+        begins = prepend_zero(ends)[:-1]
         sizes = ends - begins
         hashes = RollingHash(tokens)
         rows = numpy.full(len(ends), NO_ROW)

@@ -13,7 +13,7 @@ from univerb.corpus.phrase_index import StoredPhrases
 from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash
-from univerb.phrases.tokens import Tokens, tokens
+from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.retrieval.base import Hit
 from univerb.tokenizer import Tokenizer
 
@@ -60,7 +60,7 @@ def select_phrases(
     """
     if not hits:
         return Selection([], [], 0)
-    text = tokens(Document(GAP.join(hit.chunk.text for hit in hits), "chunks"), tokenizer)
+    text = tokenize_lines(Document(GAP.join(hit.chunk.text for hit in hits), "chunks"), tokenizer)
     found = _stored_ngrams(text, stored, sizes)
     if others:
         found = _with_others(text, found, stored, sizes)
@@ -84,7 +84,7 @@ def select_phrases(
     return Selection(list(hits), phrases, int(is_stored.sum()))
 
 
-def _stored_ngrams(text: Tokens, stored: StoredPhrases, sizes: tuple[int, int]) -> _Found:
+def _stored_ngrams(text: TokenizedText, stored: StoredPhrases, sizes: tuple[int, int]) -> _Found:
     hashes = RollingHash(text.ids)
     parts: list[_Found] = [_Found(*(numpy.empty(0, numpy.int64) for _ in range(3)))]
     for size in range(sizes[0], sizes[1] + 1):
@@ -96,10 +96,10 @@ def _stored_ngrams(text: Tokens, stored: StoredPhrases, sizes: tuple[int, int]) 
 
 
 def _with_others(
-    text: Tokens, found: _Found, stored: StoredPhrases, sizes: tuple[int, int]
+    text: TokenizedText, found: _Found, stored: StoredPhrases, sizes: tuple[int, int]
 ) -> _Found:
     """Add the n-grams that may be phrases but are not stored, numbered from its end on."""
-    run, hashes = text.run(), RollingHash(text.ids)
+    run, hashes = text.arrays(), RollingHash(text.ids)
     # A run has a break after each line: token t of line l stands at t + l.
     at = numpy.arange(len(text.ids)) + text.line
     parts = [found]
@@ -118,7 +118,7 @@ def _with_others(
 
 
 def _texts(
-    text: Tokens, tokenizer: Tokenizer, keys: Sequence[tuple[int, ...]], first: Ints
+    text: TokenizedText, tokenizer: Tokenizer, keys: Sequence[tuple[int, ...]], first: Ints
 ) -> list[str]:
     """Return what phrases spell; where tokens are the text itself, it need not be decoded."""
     if not tokenizer.is_exact:
@@ -134,7 +134,7 @@ def _overlap(hits: Sequence[Hit]) -> bool:
     return any(name == other and start < end for (name, _, end), (other, start, _) in pairs)
 
 
-def _spans(hits: Sequence[Hit], text: Tokens, first: Ints, size: Ints) -> list[Span]:
+def _spans(hits: Sequence[Hit], text: TokenizedText, first: Ints, size: Ints) -> list[Span]:
     """Return where n-grams stand in their documents."""
     lengths = [len(hit.chunk.text) + len(GAP) for hit in hits]
     begins = numpy.cumsum([0, *lengths[:-1]])

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_object
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import splitter_named
 from univerb.phrase import Document
-from univerb.phrases.hashing import from_zero
-from univerb.phrases.tokens import Run, tokens
+from univerb.phrases.hashing import prepend_zero
+from univerb.phrases.tokenized import TokenArrays, tokenize_lines
 from univerb.retrieval.base import Features
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class ShardTask:
 
     root: Path
     documents: tuple[Document, ...]
-    settings: Settings
+    settings: CorpusSettings
     tokenizer: str
     """The tokenizer as JSON."""
     special_ids: tuple[int, ...]
@@ -95,7 +95,9 @@ def _write(task: ShardTask, folder: Path) -> None:
         for d, own in zip(task.documents, chunks, strict=True)
     ]
     lines = GAP.join(chunk.text for own in plain for chunk in own)
-    run = tokens(Document(lines, "shard"), _tokenizer(task.tokenizer, task.special_ids)).run()
+    run = tokenize_lines(
+        Document(lines, "shard"), _tokenizer(task.tokenizer, task.special_ids)
+    ).arrays()
     arrays = _text_arrays(task.documents, chunks) | {"ids": run.ids, "flags": run.flags}
     features = method_named(settings.method).features(texts)
     arrays |= {_FEATURE + name: column for name, column in features.items()}
@@ -130,7 +132,7 @@ def byte_places(text: str) -> NDArray[numpy.int64]:
     """Return at which byte of the UTF-8 text each character begins, and where it ends."""
     codes = numpy.frombuffer(text.encode("utf-32-le"), dtype=numpy.uint32)
     sizes = 1 + (codes >= 0x80).astype(numpy.int64) + (codes >= 0x800) + (codes >= 0x10000)
-    return from_zero(numpy.cumsum(sizes))
+    return prepend_zero(numpy.cumsum(sizes))
 
 
 class _Listed(TypedDict):
@@ -198,9 +200,9 @@ class Shard:
         texts = [data[begin:end].decode() for begin, end in edges]
         return [Document(t, d["name"]) for t, d in zip(texts, self.listed, strict=True)]
 
-    def run(self) -> Run:
+    def arrays(self) -> TokenArrays:
         """Return the tokens of all chunks."""
-        return Run(self._stored.array("ids"), self._stored.array("flags"))
+        return TokenArrays(self._stored.array("ids"), self._stored.array("flags"))
 
     def features(self) -> Features:
         """Return what the retrieval index is made of."""
@@ -216,5 +218,5 @@ def totals(shards: Sequence[Shard]) -> Totals:
         documents=len(listed),
         chunks=sum(len(shard.chunks) for shard in shards),
         characters=sum(document["characters"] for document in listed),
-        tokens=sum(int((shard.run().ids >= 0).sum()) for shard in shards),
+        tokens=sum(int((shard.arrays().ids >= 0).sum()) for shard in shards),
     )

@@ -19,7 +19,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.phrase import Phrase
-from univerb.vocabulary import DynamicVocabulary, Snapshot
+from univerb.vocabulary import DynamicVocabulary, VocabularyState
 
 HALF_FROM = 16_384
 """Batches of so many phrases are kept in half precision and by first token."""
@@ -200,7 +200,7 @@ class PhraseTable:
         self._places = numpy.full(len(self._places), -1)
         self._places[self._numbers] = numpy.arange(len(kept))
 
-    def _make_view(self, state: Snapshot) -> TableView:
+    def _make_view(self, state: VocabularyState) -> TableView:
         assert self._inputs is not None
         assert self._outputs is not None
         rows = len(self._numbers)

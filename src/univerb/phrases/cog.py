@@ -10,7 +10,7 @@ from univerb.errors import OptionError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards
 from univerb.phrases.ngrams import PhraseSource
-from univerb.phrases.tokens import tokens
+from univerb.phrases.tokenized import tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 SELF = ""
@@ -83,7 +83,7 @@ def cog_phrases(
     def source(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
         units = index.units(document.text, low_high, slide=True, own=document.name)
         sources = {(unit.start, unit.end): unit.source for unit in units if unit.source}
-        text = tokens(document, tokenizer, rules)
+        text = tokenize_lines(document, tokenizer, rules)
         found: dict[tuple[int, ...], list[Span]] = {}
         for first, last in text.aligned(sources):
             place = sources[int(text.visible[first]), int(text.end[last])]

@@ -14,10 +14,19 @@ from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase
-from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash, from_zero, ranges
-from univerb.phrases.mining import count_ngrams, largest_first
+from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash, prepend_zero, ranges
+from univerb.phrases.mining import count_ngrams, top_ngrams
 from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
-from univerb.phrases.tokens import BREAK, DIGIT, END, LETTER, START, Run, Tokens, tokens
+from univerb.phrases.tokenized import (
+    BREAK,
+    DIGIT,
+    END,
+    LETTER,
+    START,
+    TokenArrays,
+    TokenizedText,
+    tokenize_lines,
+)
 from univerb.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,13 +48,13 @@ class Words(NamedTuple):
     last: Ints
 
 
-def words_of(run: Run) -> Words:
+def words_of(run: TokenArrays) -> Words:
     """Group the tokens of a run into words: from where one may begin to where the next may."""
     is_break = run.ids == BREAK
     first = numpy.flatnonzero(run.has(START) | is_break)
     last = numpy.append(first[1:], len(run.ids))[: len(first)] - 1
     keys = RollingHash(run.ids).keys(first, last + 1)
-    texts = from_zero(numpy.cumsum(run.has(LETTER | DIGIT)))
+    texts = prepend_zero(numpy.cumsum(run.has(LETTER | DIGIT)))
     is_word = (texts[last + 1] > texts[first]) & run.has(END)[last] & ~is_break[first]
     return Words(numpy.where(is_word, keys | numpy.uint64(1), numpy.uint64(0)), first, last)
 
@@ -88,7 +97,7 @@ class FMMTable:
     @classmethod
     def mine(
         cls,
-        run: Run,
+        run: TokenArrays,
         sizes: tuple[int, int] = (2, 16),
         min_count: int = 5,
         cap: int | None = 1_000_000,
@@ -111,14 +120,14 @@ class FMMTable:
         mined = count_ngrams(numbers, checked_sizes(sizes), min_count)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
         is_phrase = ~run.are_numbers(begin, end)
-        mined = largest_first(type(mined)(*(column[is_phrase] for column in mined)), cap)
+        mined = top_ngrams(type(mined)(*(column[is_phrase] for column in mined)), cap)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
         return cls(
             run.ids[ranges(begin, end)],
             numpy.cumsum(end - begin),
             words.keys[ranges(mined.start, mined.start + mined.size)],
             numpy.cumsum(mined.size),
-            mined.found,
+            mined.counts,
         )
 
     def __len__(self) -> int:
@@ -129,7 +138,7 @@ class FMMTable:
         begin = int(self.token_ends[phrase - 1]) if phrase else 0
         return tuple(self.tokens[begin : int(self.token_ends[phrase])].tolist())
 
-    def match(self, run: Run) -> Matches:
+    def match(self, run: TokenArrays) -> Matches:
         """Segment a run by the longest phrases, greedily from the left."""
         words = words_of(run)
         found = self._automaton.find(self.spelled(words.keys)) if len(self) else []
@@ -146,7 +155,7 @@ class FMMTable:
     def patterns(self) -> list[str]:
         """Return the phrases as `spelled` writes them."""
         text = self.spelled(self.words)
-        begins = from_zero(self.word_ends)[:-1]
+        begins = prepend_zero(self.word_ends)[:-1]
         edges = zip(begins.tolist(), self.word_ends.tolist(), strict=True)
         return [text[begin:end] for begin, end in edges]
 
@@ -174,8 +183,8 @@ class FMMTable:
 def fmm(table: FMMTable) -> PhraseSource:
     """Make a source of the longest phrases of a table in a document."""
 
-    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
-        run = text.run()
+    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
+        run = text.arrays()
         matches = table.match(run)
         # Breaks are no tokens of the document.
         token = numpy.full(len(run.ids), -1)
@@ -208,7 +217,9 @@ def fmm_of(
     def find(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
         key = tokenizer.fingerprint()
         if key not in tables:
-            run = Run.joined(tokens(one, tokenizer).run() for one in documents)
+            run = TokenArrays.concatenate(
+                tokenize_lines(one, tokenizer).arrays() for one in documents
+            )
             tables[key] = fmm(FMMTable.mine(run, sizes, min_count, cap))
         return tables[key](document, tokenizer)
 

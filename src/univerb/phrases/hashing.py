@@ -23,7 +23,7 @@ class RollingHash:
     def __init__(self, ids: NDArray[numpy.int32]) -> None:
         powers = numpy.cumprod(numpy.full(len(ids), _FACTOR, dtype=numpy.uint64))
         mixed = _mixed(ids.astype(numpy.uint64) + numpy.uint64(2))
-        self._sums = from_zero(numpy.cumsum(mixed * powers))
+        self._sums = prepend_zero(numpy.cumsum(mixed * powers))
         inverse = numpy.full(len(ids) + 1, _INVERSE, dtype=numpy.uint64)
         self._inverse = numpy.cumprod(inverse)
 
@@ -72,7 +72,7 @@ def ranges(begin: Ints, end: Ints) -> Ints:
     return places
 
 
-def from_zero(totals: NDArray[_Number]) -> NDArray[_Number]:
+def prepend_zero(totals: NDArray[_Number]) -> NDArray[_Number]:
     """Put a zero before running totals, so that those of an empty stretch are there too."""
     return numpy.concatenate([numpy.zeros(1, totals.dtype), totals])
 

@@ -19,13 +19,13 @@ Symbols = NDArray[numpy.uint32]
 _KEY_BITS = 64
 
 
-class Mined(NamedTuple):
+class NgramCounts(NamedTuple):
     """N-grams of a sequence, in no particular order."""
 
     start: Ints
     """The first place where each stands and may be a phrase."""
     size: Ints
-    found: Ints
+    counts: Ints
     """How often it stands where it may be a phrase."""
 
 
@@ -35,7 +35,7 @@ def count_ngrams(
     min_count: int,
     may_start: Flags | None = None,
     may_end: Flags | None = None,
-) -> Mined:
+) -> NgramCounts:
     """Find the n-grams of a sequence that are frequent enough.
 
     Args:
@@ -67,10 +67,10 @@ def count_ngrams(
     levels = _levels(padded, starting.astype(numpy.uint32), sizes, min_count, ends)
     empty = numpy.empty(0, dtype=numpy.int64)
     columns = zip((empty, empty, empty), *levels, strict=True)
-    return Mined(*(numpy.concatenate(column) for column in columns))
+    return NgramCounts(*(numpy.concatenate(column) for column in columns))
 
 
-def largest_first(mined: Mined, cap: int | None, gain: Ints | None = None) -> Mined:
+def top_ngrams(mined: NgramCounts, cap: int | None, gain: Ints | None = None) -> NgramCounts:
     """Order n-grams by their count, or by another measure, and keep the first so many.
 
     Args:
@@ -81,9 +81,9 @@ def largest_first(mined: Mined, cap: int | None, gain: Ints | None = None) -> Mi
     Returns:
         The best, ties by the place where they stand first, longer ones before shorter.
     """
-    measure = mined.found if gain is None else gain
+    measure = mined.counts if gain is None else gain
     order = numpy.lexsort((-mined.size, mined.start, -measure))[:cap]
-    return Mined(*(column[order] for column in mined))
+    return NgramCounts(*(column[order] for column in mined))
 
 
 class _Groups(NamedTuple):
@@ -96,7 +96,7 @@ class _Groups(NamedTuple):
 
 def _levels(
     padded: Symbols, places: Symbols, sizes: tuple[int, int], min_count: int, may_end: Flags
-) -> Iterator[Mined]:
+) -> Iterator[NgramCounts]:
     low, high = sizes
     symbol_bits = _bits(int(padded.max(initial=0)))
     left = [_Groups(1, places, padded[places].astype(numpy.uint64))]
@@ -153,7 +153,7 @@ def _lengthened(
     return _Groups(size + 1, places, numpy.repeat(_numbers(len(counts)), counts)), counts
 
 
-def _valid(places: Symbols, counts: Ints, size: int, min_count: int, may_end: Flags) -> Mined:
+def _valid(places: Symbols, counts: Ints, size: int, min_count: int, may_end: Flags) -> NgramCounts:
     """Keep the groups of places that may be phrases often enough."""
     begins = numpy.cumsum(counts) - counts
     valid = may_end[places + numpy.uint32(size - 1)]
@@ -161,7 +161,9 @@ def _valid(places: Symbols, counts: Ints, size: int, min_count: int, may_end: Fl
     nowhere = numpy.uint32(numpy.iinfo(numpy.uint32).max)
     first = numpy.minimum.reduceat(numpy.where(valid, places, nowhere), begins)
     kept = found >= min_count
-    return Mined(first[kept].astype(numpy.int64), numpy.full(int(kept.sum()), size), found[kept])
+    return NgramCounts(
+        first[kept].astype(numpy.int64), numpy.full(int(kept.sum()), size), found[kept]
+    )
 
 
 def _numbers(count: int) -> NDArray[numpy.uint64]:

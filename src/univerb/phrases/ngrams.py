@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards, is_unspaced
-from univerb.phrases.tokens import Tokens, tokens
+from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 PhraseSource = Callable[[Document, Tokenizer], Iterator[Phrase]]
@@ -29,7 +29,7 @@ def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> Phr
     """
     low, high = checked_sizes(sizes)
 
-    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
         found = [text.windows(n) for n in range(low, high + 1)]
         pairs = [(int(first), int(first) + low + i - 1) for i, w in enumerate(found) for first in w]
         return iter(sorted(pairs))
@@ -70,14 +70,14 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
     low, high = checked_sizes(sizes)
     split = word_splitter()
 
-    def words_spans(text: Tokens) -> Iterator[tuple[int, int]]:
+    def words_spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
         for line in text.lines():
             begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
             words = [(begin + a, begin + b) for a, b in split(text.text[begin:end])]
             for first, (start, _) in enumerate(words):
                 yield from ((start, stop) for _, stop in words[first + low - 1 : first + high])
 
-    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
         return text.aligned(words_spans(text))
 
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
@@ -100,7 +100,7 @@ def warn_if_unspaced(document: Document) -> None:
 def collect(
     document: Document,
     tokenizer: Tokenizer,
-    spans_of: Callable[[Tokens], Iterable[tuple[int, int]]],
+    spans_of: Callable[[TokenizedText], Iterable[tuple[int, int]]],
     guards: Guards | None = None,
 ) -> Iterator[Phrase]:
     """Make phrases of token ranges of a document.
@@ -117,7 +117,7 @@ def collect(
     rules = guards or Guards()
     if rules.word_boundaries:
         warn_if_unspaced(document)
-    text = tokens(document, tokenizer, rules)
+    text = tokenize_lines(document, tokenizer, rules)
     ids, begin, end = text.ids.tolist(), text.visible.tolist(), text.end.tolist()
     found: dict[tuple[int, ...], list[Span]] = {}
     for first, last in spans_of(text):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
 from univerb.phrases.guards import Guards
 from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
-from univerb.phrases.tokens import Tokens
+from univerb.phrases.tokenized import TokenizedText
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token
@@ -47,7 +47,7 @@ def parsed_chunks(
     low, high = checked_sizes(sizes)
     find = parser_named(parser) if isinstance(parser, str) else parser
 
-    def candidates(text: Tokens) -> Iterator[tuple[int, int]]:
+    def candidates(text: TokenizedText) -> Iterator[tuple[int, int]]:
         for line in text.lines():
             begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
             spans = (
@@ -55,7 +55,7 @@ def parsed_chunks(
             )
             yield from sorted(set(spans))
 
-    def spans(text: Tokens) -> Iterator[tuple[int, int]]:
+    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
         fitting = text.aligned(candidates(text))
         return ((first, last) for first, last in fitting if low <= last - first + 1 <= high)
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.phrases.tokens import Run, Tokens, running_tokens
+from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.training.batch import MixedBatch
 from univerb.training.collate import collate
 from univerb.training.config import TrainingConfig
@@ -45,8 +45,8 @@ class Batches:
             barred = barred_ids(lm.tokenizer, lm.static_size)
             self._generations = Generations(original, config.negatives.extensions, barred=barred)
         if "corpus-retrieval" in config.negatives.kinds:
-            runs = (running_tokens(document.text, lm.tokenizer).run() for document in documents)
-            self._suffixes = Suffixes(Run.joined(runs).ids)
+            runs = (tokenize_text(document.text, lm.tokenizer).arrays() for document in documents)
+            self._suffixes = Suffixes(TokenArrays.concatenate(runs).ids)
 
     def batch(self, texts: Texts, indices: range) -> MixedBatch:
         """Make the batch of some passages of a text.
@@ -63,7 +63,7 @@ class Batches:
             self._build(text, numpy.random.default_rng((self._seed, index)))
             for index, text in zip(indices, passages, strict=True)
         ]
-        barred = [text.is_barred for text in passages]
+        barred = [text.is_masked for text in passages]
         return collate(
             samples,
             barred,
@@ -74,7 +74,7 @@ class Batches:
         )
 
 
-def _readable(texts: Texts, seed: int, index: int) -> Tokens:
+def _readable(texts: Texts, seed: int, index: int) -> TokenizedText:
     """Return a passage, or the next one after it that has something to predict."""
     for place in range(index, index + len(texts)):
         if len((text := texts.passage(seed, place)).ids) >= 2:

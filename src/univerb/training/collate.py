@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from univerb.errors import OptionError
 from univerb.modeling.encoder import plan
-from univerb.phrases.tokens import Flags
+from univerb.phrases.tokenized import Flags
 from univerb.training.batch import Key, MixedBatch, Pool, Sample
 from univerb.training.config import Negatives
 from univerb.training.negatives import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from univerb.phrases.tokens import Flags
+from univerb.phrases.tokenized import Flags
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Key, Sample
 from univerb.training.suffixes import Suffixes

@@ -11,15 +11,15 @@ import numpy
 
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
-from univerb.phrases.hashing import Ints, from_zero
+from univerb.phrases.hashing import Ints, prepend_zero
 from univerb.phrases.ngrams import checked_sizes, word_splitter
-from univerb.phrases.tokens import BREAK, Run, Tokens, running_tokens
+from univerb.phrases.tokenized import BREAK, TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch import Sample
 from univerb.training.config import Samples
 
-SampleBuilder = Callable[[Tokens, numpy.random.Generator], Sample]
-"""Makes a sample of a passage, as `running_tokens` reads it."""
+SampleBuilder = Callable[[TokenizedText, numpy.random.Generator], Sample]
+"""Makes a sample of a passage, as `tokenize_text` reads it."""
 
 Spans = tuple[Ints, Ints]
 """First tokens of some stretches, and the tokens after their last."""
@@ -41,7 +41,7 @@ def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> 
     low, high = checked_sizes(sizes)
     split = word_splitter()
 
-    def find(text: Tokens) -> Spans:
+    def find(text: TokenizedText) -> Spans:
         words = list(split(text.text))
         spans = [
             (start, end)
@@ -66,7 +66,7 @@ def n_ids(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> Sa
     """
     low, high = checked_sizes(sizes)
 
-    def find(text: Tokens) -> Spans:
+    def find(text: TokenizedText) -> Spans:
         first = [numpy.arange(len(text.ids) - size + 1) for size in range(low, high + 1)]
         end = [places + size for size, places in enumerate(first, low)]
         return numpy.concatenate(first), numpy.concatenate(end)
@@ -85,8 +85,8 @@ def fmm(table: FMMTable, gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
         The builder.
     """
 
-    def find(text: Tokens) -> Spans:
-        matches = table.match(text.run())
+    def find(text: TokenizedText) -> Spans:
+        matches = table.match(text.arrays())
         return matches.first, matches.last + 1
 
     return _builder(find, gap)
@@ -109,14 +109,16 @@ def make_builder(
         return n_words(settings.sizes, settings.gap)
     if settings.kind == "n-ids":
         return n_ids(settings.sizes, settings.gap)
-    run = Run.joined(running_tokens(document.text, tokenizer).run() for document in documents)
+    run = TokenArrays.concatenate(
+        tokenize_text(document.text, tokenizer).arrays() for document in documents
+    )
     return fmm(FMMTable.mine(run, settings.sizes, settings.min_count), settings.gap)
 
 
-def _builder(find: Callable[[Tokens], Spans], gap: tuple[int, int]) -> SampleBuilder:
+def _builder(find: Callable[[TokenizedText], Spans], gap: tuple[int, int]) -> SampleBuilder:
     low, high = gap
 
-    def build(text: Tokens, generator: numpy.random.Generator) -> Sample:
+    def build(text: TokenizedText, generator: numpy.random.Generator) -> Sample:
         ends = _phrases(text, *find(text))
         phrases: list[tuple[int, int]] = []
         earliest = int(generator.integers(low, high, endpoint=True))
@@ -130,10 +132,10 @@ def _builder(find: Callable[[Tokens], Spans], gap: tuple[int, int]) -> SampleBui
     return build
 
 
-def _phrases(text: Tokens, first: Ints, end: Ints) -> dict[int, list[int]]:
+def _phrases(text: TokenizedText, first: Ints, end: Ints) -> dict[int, list[int]]:
     """Return where phrases may begin, and where each may end."""
-    run = text.run()
-    breaks = from_zero(numpy.cumsum(run.ids == BREAK))
+    run = text.arrays()
+    breaks = prepend_zero(numpy.cumsum(run.ids == BREAK))
     # Bare numbers are no phrases at inference either: merging digits ruins arithmetic.
     fits = (end - first >= 2) & (breaks[end] == breaks[first]) & ~run.are_numbers(first, end)
     ends: dict[int, list[int]] = defaultdict(list)

@@ -7,7 +7,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.phrases.hashing import Ints
-from univerb.phrases.tokens import BREAK
+from univerb.phrases.tokenized import BREAK
 from univerb.training.batch import Key
 
 # Suffixes are in order up to so many tokens: no phrase is longer, and long repeats cost nothing.

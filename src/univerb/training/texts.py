@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from univerb.errors import DocumentError
 from univerb.phrase import Document
 from univerb.phrases.guards import Guards
-from univerb.phrases.tokens import Tokens, running_tokens
+from univerb.phrases.tokenized import TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 
 # English has a little more than four characters per token, other scripts fewer: the rest is cut.
@@ -54,7 +54,7 @@ class Texts:
             content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
         return content.hexdigest()[:16]
 
-    def passage(self, seed: int, index: int) -> Tokens:
+    def passage(self, seed: int, index: int) -> TokenizedText:
         """Return the tokens of a passage.
 
         Args:
@@ -71,7 +71,7 @@ class Texts:
         begin = (slot - int(self._first[owner])) * self._size
         text = _whole_words(document.text, begin, begin + self._size)
         return _head(
-            running_tokens(text, self._tokenizer, self._guards),
+            tokenize_text(text, self._tokenizer, self._guards),
             self._block,
         )
 
@@ -95,8 +95,8 @@ def _edge(text: str, place: int) -> int:
     return next(edges, place if near.stop < len(text) else len(text))
 
 
-def _head(text: Tokens, size: int) -> Tokens:
+def _head(text: TokenizedText, size: int) -> TokenizedText:
     if len(text.ids) <= size:
         return text
-    arrays = (getattr(text, name)[:size] for name in Tokens.__slots__ if name != "text")
-    return Tokens(text.text[: int(text.end[size - 1])], *arrays)
+    arrays = (getattr(text, name)[:size] for name in TokenizedText.__slots__ if name != "text")
+    return TokenizedText(text.text[: int(text.end[size - 1])], *arrays)

@@ -12,7 +12,7 @@ from rich.console import Console
 from conftest import TEXT, Ran, saved_encoder
 from univerb.cli.lab import compare as cli_compare
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -155,7 +155,7 @@ def test_a_file_of_prompts(compare, run, model, lease, tmp_path):
 
 def test_a_corpus_gives_each_prompt_its_phrases(compare, run, model, tmp_path):
     lm = DynamicLM.from_pretrained(str(model))
-    build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, Settings(sizes=(2, 8)))
+    build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, CorpusSettings(sizes=(2, 8)))
     given = ("The tenant shall", "--corpus", tmp_path / "c.uv", "--model", model, *SHORT)
     found = systems(compare(*given, "--json", "--system", "atomic", "--system", "plain"))
     assert list(found) == ["atomic", "plain"] and sourced(found["atomic"])

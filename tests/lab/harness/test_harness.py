@@ -18,8 +18,8 @@ from tokenizers.processors import TemplateProcessing
 
 from conftest import EOS, TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
-from univerb.corpus.read import PROFILE, CorpusProfile
+from univerb.corpus.corpus import PROFILE, CorpusProfile
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import generate
 from univerb.errors import (
     DocumentError,
@@ -321,7 +321,7 @@ class TestSources:
 
     def test_of_a_corpus_are_retrieved_by_the_context(self, llama, tmp_path):
         documents = [LEASE, Document("Cats sleep. Cats sleep all day, and cats sleep.", "cats")]
-        corpus = build_corpus(tmp_path / "c.uv", documents, llama, Settings(min_count=2))
+        corpus = build_corpus(tmp_path / "c.uv", documents, llama, CorpusSettings(min_count=2))
         model = UniverbLM(llama, Sources(corpus=corpus, k=1))
         found = corpus.select(CONTEXT, llama.tokenizer, 1).phrases
         assert found
@@ -331,7 +331,7 @@ class TestSources:
         assert scored(model, ("", "The premises.")) == bare
 
     def test_the_bias_that_was_found_for_a_corpus_counts(self, llama, tmp_path):
-        corpus = build_corpus(tmp_path / "c.uv", [LEASE], llama, Settings(min_count=2))
+        corpus = build_corpus(tmp_path / "c.uv", [LEASE], llama, CorpusSettings(min_count=2))
         profile = CorpusProfile(encoder=llama.fingerprint(), phrase_bias=1.5, tolerance=0.4)
         (corpus.folder / PROFILE).write_text(profile.model_dump_json())
         assert UniverbLM(llama, Sources(corpus=corpus)).phrase_bias == 1.5

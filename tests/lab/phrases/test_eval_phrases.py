@@ -12,7 +12,7 @@ import torch
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.config import Profile
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding import phrase_head as active
 from univerb.decoding.choice import accepted_tokens, accepts, choose_unfold
 from univerb.decoding.loop import generate
@@ -98,7 +98,7 @@ class TestHalves:
 class TestCandidates:
     def test_hold_what_the_corpus_does_not_store(self, lm, tmp_path):
         corpus = build_corpus(
-            tmp_path / "c.uv", LEASES[1:], lm, Settings(min_count=2, vectors=False)
+            tmp_path / "c.uv", LEASES[1:], lm, CorpusSettings(min_count=2, vectors=False)
         )
         halves = cut(LEASES[0], lm.tokenizer, sizes=(2, 8))
         found = candidates(lm, halves, corpus, k=8)
@@ -426,7 +426,7 @@ def user(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("eval")
     encoder = saved_encoder(folder)
     lm = DynamicLM.from_pretrained(str(encoder))
-    build_corpus(folder / "c.uv", LEASES[1:], lm, Settings(min_count=2))
+    build_corpus(folder / "c.uv", LEASES[1:], lm, CorpusSettings(min_count=2))
     (folder / "held.txt").write_text(LEASES[0].text)
     return folder
 

@@ -8,7 +8,7 @@ from tokenizers.processors import TemplateProcessing
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from tiny_data import paragraph
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import batch, generate
 from univerb.errors import OptionError
 from univerb.lab.protocols import continuations
@@ -32,7 +32,7 @@ def lm():
 def corpus(lm, tmp_path_factory):
     documents = [Document(TEXT, "lease.txt"), Document(paragraph(7, 9), "other.txt")]
     place = tmp_path_factory.mktemp("corpus") / "c.uv"
-    return build_corpus(place, documents, lm, Settings(min_count=1))
+    return build_corpus(place, documents, lm, CorpusSettings(min_count=1))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_what_is_written_does_not_depend_on_vectors_encoded_before(
     lm, tmp_path, passages, monkeypatch
 ):
     documents = [Document(TEXT, "lease.txt")]
-    settings = Settings(min_count=1, vectors=False)
+    settings = CorpusSettings(min_count=1, vectors=False)
     corpus = build_corpus(tmp_path / "bare.uv", documents, lm, settings)
     forgot = []
     monkeypatch.setattr(lm, "forget", lambda: forgot.append(len(forgot)))

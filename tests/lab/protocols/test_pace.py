@@ -6,7 +6,7 @@ import pytest
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from univerb.corpus.build import build_corpus
-from univerb.corpus.manifest import Settings
+from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import generate
 from univerb.lab.protocols import continuations, pace
@@ -29,7 +29,7 @@ def lm():
 @pytest.fixture(scope="module")
 def corpus(lm, tmp_path_factory):
     place = tmp_path_factory.mktemp("corpus") / "c.uv"
-    return build_corpus(place, [Document(TEXT, "lease.txt")], lm, Settings(min_count=1))
+    return build_corpus(place, [Document(TEXT, "lease.txt")], lm, CorpusSettings(min_count=1))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from univerb.corpus import open_corpus
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.documents.read import read_documents
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import Key

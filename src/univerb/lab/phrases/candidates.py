@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.lab.phrases.halves import Halves
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy
 
 from univerb.phrase import Document
-from univerb.phrases.tokens import running_tokens
+from univerb.phrases.tokenized import tokenize_text
 from univerb.tokenizer import Tokenizer
 
 _LEAST = 16
@@ -50,8 +50,8 @@ def cut(
     Returns:
         The halves, or None if the document is too short for two.
     """
-    text = running_tokens(document.text, tokenizer)
-    may_start = text.may_start & ~text.is_barred
+    text = tokenize_text(document.text, tokenizer)
+    may_start = text.may_start & ~text.is_masked
     middle = len(text.ids) // 2
     after = numpy.flatnonzero(may_start[middle:])
     if middle < _LEAST or not after.size:

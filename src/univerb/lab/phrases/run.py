@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from univerb.config import GenerationConfig
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.phrases.candidates import candidates, phrase_sizes
 from univerb.lab.phrases.firing import Cell, Firing, firing, pool_firing

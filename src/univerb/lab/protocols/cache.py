@@ -11,7 +11,7 @@ from univerb.errors import OptionError
 if TYPE_CHECKING:
     from torch import nn
 
-    from univerb.corpus.read import Corpus
+    from univerb.corpus.corpus import Corpus
     from univerb.modeling.dynamic import DynamicLM
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from univerb.config import Growth
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import batch
 from univerb.decoding.results import Generation

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from univerb.corpus.read import Corpus
+from univerb.corpus.corpus import Corpus
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.metrics.latency import Latency, latency
 from univerb.lab.protocols.cache import ResultCache, results_key

@@ -267,10 +267,10 @@ def _build(
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
     from univerb.corpus.build import build_corpus
-    from univerb.corpus.manifest import Settings
+    from univerb.corpus.manifest import CorpusSettings
 
     documents = [document for path in paths for document in _documents(path)]
-    settings = Settings(max_phrases=MAX_PHRASES)
+    settings = CorpusSettings(max_phrases=MAX_PHRASES)
     build_corpus(place, documents, lm, settings, progress=progress)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from univerb.errors import CheckpointError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrases.tokens import Tokens
+from univerb.phrases.tokenized import TokenizedText
 from univerb.training.texts import Texts
 
 GROUP = 16
@@ -67,19 +67,19 @@ class States(Marked):
         return cls(**{name: torch.cat(column) for name, column in columns.items()})
 
 
-def marked(text: Tokens) -> Marked:
+def marked(text: TokenizedText) -> Marked:
     """Return a passage without the LM's states."""
     return Marked(
         torch.from_numpy(text.ids.astype("int32")),
         torch.zeros(len(text.ids), dtype=torch.int32),
         torch.from_numpy(text.may_start.copy()),
         torch.from_numpy(text.may_end.copy()),
-        torch.from_numpy(text.is_barred.copy()),
+        torch.from_numpy(text.is_masked.copy()),
     )
 
 
 @torch.inference_mode()
-def read_states(lm: DynamicLM, text: Tokens) -> States:
+def read_states(lm: DynamicLM, text: TokenizedText) -> States:
     """Run the LM over a passage.
 
     Args:

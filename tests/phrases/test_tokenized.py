@@ -19,7 +19,16 @@ from conftest import EOS, TEXT, make_tokenizer
 from univerb.errors import DocumentError
 from univerb.phrase import Document
 from univerb.phrases.guards import Guards, is_unspaced
-from univerb.phrases.tokens import BREAK, DIGIT, END, LETTER, START, Run, Tokens, tokens
+from univerb.phrases.tokenized import (
+    BREAK,
+    DIGIT,
+    END,
+    LETTER,
+    START,
+    TokenArrays,
+    TokenizedText,
+    tokenize_lines,
+)
 from univerb.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -119,7 +128,7 @@ class Row(NamedTuple):
     end: int
     may_start: bool
     may_end: bool
-    is_barred: bool
+    is_masked: bool
     has_letter: bool
     has_digit: bool
 
@@ -184,10 +193,10 @@ def reference(given: str, tokenizer: Tokenizer, guards: Guards) -> list[Row]:
     return rows
 
 
-def columns(found: Tokens) -> list[Row]:
+def columns(found: TokenizedText) -> list[Row]:
     arrays = (
         *(found.ids, found.line, found.visible, found.end, found.may_start, found.may_end),
-        *(found.is_barred, found.has_letter, found.has_digit),
+        *(found.is_masked, found.has_letter, found.has_digit),
     )
     return [Row(*row) for row in zip(*(array.tolist() for array in arrays), strict=True)]
 
@@ -204,7 +213,7 @@ class TestFlags:
     @example(text="the\n\n  東京tenant 👩‍👧  ", guards=Guards())
     def test_equal_those_found_character_by_character(self, kind, text, guards):
         assume(text.strip())
-        found = tokens(Document(text), make(kind), guards)
+        found = tokenize_lines(Document(text), make(kind), guards)
         assert columns(found) == reference(text, make(kind), guards)
 
     @every_kind
@@ -220,15 +229,15 @@ class TestFlags:
             part = rows[first : first + size]
             is_one_line = part[0].line == part[-1].line
             is_whole = part[0].may_start and part[-1].may_end
-            if is_one_line and is_whole and not any(row.is_barred for row in part):
+            if is_one_line and is_whole and not any(row.is_masked for row in part):
                 expected.append(first)
-        assert tokens(Document(text), make(kind)).windows(size).tolist() == expected
+        assert tokenize_lines(Document(text), make(kind)).windows(size).tolist() == expected
 
     @every_kind
     @pytest.mark.parametrize("text", ["a\ud800b", "the tenant\n\udfff", "\ud83d"])
     def test_half_a_character_is_a_typed_error(self, kind, text):
         with pytest.raises(DocumentError, match="not valid UTF-8"):
-            tokens(Document(text, "half"), make(kind))
+            tokenize_lines(Document(text, "half"), make(kind))
 
 
 class TestRun:
@@ -244,19 +253,22 @@ class TestRun:
             for row in own:
                 flags = START * row.may_start | END * row.may_end
                 flags |= LETTER * row.has_letter | DIGIT * row.has_digit
-                expected.append((BREAK, 0) if row.is_barred else (row.id, flags))
+                expected.append((BREAK, 0) if row.is_masked else (row.id, flags))
             expected.append((BREAK, 0))
-        run = tokens(Document(text), make(kind)).run()
+        run = tokenize_lines(Document(text), make(kind)).arrays()
         assert list(zip(run.ids.tolist(), run.flags.tolist(), strict=True)) == expected
         assert run.has(START).tolist() == [bool(flags & START) for _, flags in expected]
 
     def test_runs_are_joined_in_their_order(self):
-        runs = [tokens(Document(text), make("byte-level")).run() for text in ("the\na", "rent")]
-        joined = Run.joined(runs)
+        runs = [
+            tokenize_lines(Document(text), make("byte-level")).arrays()
+            for text in ("the\na", "rent")
+        ]
+        joined = TokenArrays.concatenate(runs)
         assert joined.ids.tolist() == runs[0].ids.tolist() + runs[1].ids.tolist()
         assert joined.flags.tolist() == runs[0].flags.tolist() + runs[1].flags.tolist()
-        assert len(Run.joined([]).ids) == 0
-        assert Run.joined([]).ids.dtype == numpy.int32
+        assert len(TokenArrays.concatenate([]).ids) == 0
+        assert TokenArrays.concatenate([]).ids.dtype == numpy.int32
 
 
 class TestLines:
@@ -265,7 +277,7 @@ class TestLines:
     @settings(max_examples=100)
     def test_are_the_tokens_of_each_line(self, kind, text):
         assume(text.strip())
-        found = tokens(Document(text), make(kind))
+        found = tokenize_lines(Document(text), make(kind))
         slices = list(found.lines())
         rows = reference(text, make(kind), Guards())
         expected = [len(list(own)) for _, own in itertools.groupby(rows, key=lambda r: r.line)]
@@ -276,9 +288,9 @@ class TestLines:
     def test_lines_of_which_nothing_is_left_are_left_out(self, empty):
         rust = byte_level()
         rust.normalizer = normalizers.Replace(Regex("[*]|^ (?=[*])"), "")
-        found = tokens(Document("***\n" * empty + "a"), Tokenizer(rust))
+        found = tokenize_lines(Document("***\n" * empty + "a"), Tokenizer(rust))
         assert [found.text[found.visible[one.start]] for one in found.lines()] == ["a"]
-        assert (found.run().ids >= 0).sum() == len(found.ids)
+        assert (found.arrays().ids >= 0).sum() == len(found.ids)
 
 
 class TestMany:

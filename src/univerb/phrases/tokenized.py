@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from univerb.errors import DocumentError
 from univerb.phrase import Document
 from univerb.phrases.guards import Guards, is_unspaced
-from univerb.phrases.hashing import Ints, from_zero
+from univerb.phrases.hashing import Ints, prepend_zero
 from univerb.tokenizer import Tokenizer
 
 Flags = NDArray[numpy.bool_]
@@ -35,7 +35,7 @@ BREAK = -1
 START, END, LETTER, DIGIT = 1, 2, 4, 8
 
 
-class Run(NamedTuple):
+class TokenArrays(NamedTuple):
     """Tokens of any number of lines, with a break after each."""
 
     ids: NDArray[numpy.int32]
@@ -43,7 +43,7 @@ class Run(NamedTuple):
     """`START` and `END` say where a phrase may begin and end, the others what a token has."""
 
     @classmethod
-    def joined(cls, runs: Iterable[Self]) -> Self:
+    def concatenate(cls, runs: Iterable[Self]) -> Self:
         """Put runs one after the other."""
         empty = cls(numpy.empty(0, numpy.int32), numpy.empty(0, numpy.uint8))
         ids, flags = zip(empty, *runs, strict=True)
@@ -63,13 +63,13 @@ class Run(NamedTuple):
         Returns:
             Whether a stretch has digits and no letters.
         """
-        letters, digits = (from_zero(numpy.cumsum(self.has(flag))) for flag in (LETTER, DIGIT))
+        letters, digits = (prepend_zero(numpy.cumsum(self.has(flag))) for flag in (LETTER, DIGIT))
         found: Flags = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenizedText:
     """The lines of a document as tokens; offsets are the document's."""
 
     text: str
@@ -88,7 +88,7 @@ class Tokens:
     """Whether a token is nothing but space, be it the one put before a line."""
     has_letter: Flags
     has_digit: Flags
-    is_barred: Flags
+    is_masked: Flags
     """Whether a phrase must not contain the token, since it is special or not valid UTF-8."""
 
     def lines(self) -> Iterator[slice]:
@@ -103,19 +103,19 @@ class Tokens:
         last = size - 1
         fits = self.line[: len(self.line) - last] == self.line[last:]
         starts = self.may_start[: len(fits)] & self.may_end[last:]
-        barred = from_zero(numpy.cumsum(self.is_barred))
+        barred = prepend_zero(numpy.cumsum(self.is_masked))
         return numpy.flatnonzero(fits & starts & (barred[size:] == barred[:-size]))
 
-    def run(self) -> "Run":
+    def arrays(self) -> "TokenArrays":
         """Return the tokens in the form in which corpora are counted and searched."""
         flags = self.may_start * START | self.may_end * END
         flags |= self.has_letter * LETTER | self.has_digit * DIGIT
-        ids = numpy.where(self.is_barred, BREAK, self.ids)
-        flags[self.is_barred] = 0
+        ids = numpy.where(self.is_masked, BREAK, self.ids)
+        flags[self.is_masked] = 0
         # One break after each line: token t of line l stands at t + l.
         at = numpy.arange(len(ids)) + self.line
         size = int(at[-1]) + 2 if len(at) else 0
-        run = Run(numpy.full(size, BREAK, numpy.int32), numpy.zeros(size, numpy.uint8))
+        run = TokenArrays(numpy.full(size, BREAK, numpy.int32), numpy.zeros(size, numpy.uint8))
         run.ids[at], run.flags[at] = ids, flags
         return run
 
@@ -139,7 +139,9 @@ class Tokens:
                 yield first, last
 
 
-def tokens(document: Document, tokenizer: Tokenizer, guards: Guards | None = None) -> Tokens:
+def tokenize_lines(
+    document: Document, tokenizer: Tokenizer, guards: Guards | None = None
+) -> TokenizedText:
     """Cut a document into lines and tokenize each as if a word stood before it.
 
     Args:
@@ -179,7 +181,7 @@ def tokens(document: Document, tokenizer: Tokenizer, guards: Guards | None = Non
     return _flagged(text, ids, offsets, line, edges, special, rules)
 
 
-def running_tokens(text: str, tokenizer: Tokenizer, guards: Guards | None = None) -> Tokens:
+def tokenize_text(text: str, tokenizer: Tokenizer, guards: Guards | None = None) -> TokenizedText:
     """Tokenize a text exactly as an LM reads it, line breaks included.
 
     Args:
@@ -204,7 +206,7 @@ def running_tokens(text: str, tokenizer: Tokenizer, guards: Guards | None = None
     rules = guards or Guards()
     barred = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
     if rules.no_newline:
-        breaks = from_zero(numpy.cumsum(_kinds(text) & _BREAK > 0))
+        breaks = prepend_zero(numpy.cumsum(_kinds(text) & _BREAK > 0))
         barred |= breaks[offsets[:, 1]] > breaks[offsets[:, 0]]
     edges = numpy.array([0, len(text)])
     line = numpy.zeros(len(ids), dtype=numpy.int64)
@@ -224,7 +226,7 @@ def _flagged(
     edges: Ints,
     is_special: Flags,
     guards: Guards,
-) -> Tokens:
+) -> TokenizedText:
     begin, end = offsets[:, 0], offsets[:, 1]
     kinds = _kinds(text)
     # The next character that is no space, from every place on.
@@ -247,7 +249,7 @@ def _flagged(
         after_space = numpy.append(False, is_space[:-1])[: len(ids)]
         may_start &= boundary[visible] & (is_first | ~after_space)
         may_end &= boundary[end] & ~is_space
-    return Tokens(
+    return TokenizedText(
         text,
         ids,
         visible,
@@ -258,7 +260,7 @@ def _flagged(
         is_space,
         has_letter=_contains(kinds, _LETTER, begin, end),
         has_digit=_contains(kinds, _DIGIT, begin, end),
-        is_barred=is_special | _contains(kinds, _BAD, begin, end) & guards.whole_characters,
+        is_masked=is_special | _contains(kinds, _BAD, begin, end) & guards.whole_characters,
     )
 
 
