@@ -55,7 +55,7 @@ check-links: $(DEV)
 
 # speed, decode, head, corpus, domain, citations or train
 BENCH ?= speed
-speed = $(BIN)/univerb bench -o benchmarks/results/speed
+speed = $(BIN)/univerb lab speed -o benchmarks/results/speed
 
 bench: $(PLOTS) $(LLAMACPP) ## Measure speed: make bench, or BENCH=decode, head, corpus, domain, citations, train
 	$(BIN)/univerb setup

@@ -128,13 +128,36 @@ def test_the_package_runs_as_a_module():
     assert (done.returncode, done.stdout) == (0, f"univerb {__version__}\n")
 
 
-def test_help_names_every_verb_and_every_option_has_a_place(run):
-    ran = run("--help")
-    assert ran.code == 0
-    for verb in ("generate", "phrases", "demo", "setup", "info"):
-        assert verb in ran.out
-        assert run(verb, "-h").code == 0
+def test_help_names_users_verbs_first_and_every_verb_has_its_own(run):
+    shown = run("--help").out
+    verbs = re.findall(r"^│ (\w+) ", shown, re.MULTILINE)
+    assert verbs[:5] == ["generate", "answer", "index", "adapt", "batch"] and verbs[-1] == "lab"
     assert "generate" in run().out + run().err
+    tools = re.findall(r"^│ (\w+) ", run("lab", "--help").out, re.MULTILINE)
+    assert set(tools) == {"reproduce", "speed", "phrases", "judge", "compare", "harness"}
+    for words in [[verb] for verb in verbs] + [["lab", tool] for tool in tools]:
+        assert f"univerb {' '.join(words)} " in run(*words, "-h").out
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("bench --limit 2", "speed"), ("eval phrases -h", "phrases"), ("judge", "judge")],
+)
+def test_verbs_of_earlier_versions_name_the_present_ones(run, old, new):
+    ran = run(*old.split())
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert f"`univerb lab {new}`" in ran.err
+
+
+def test_help_imports_neither_torch_nor_the_lab():
+    script = (
+        "import sys; from univerb.cli.app import app; app(['--help'], standalone_mode=False);"
+        "print({'torch', 'pydantic', 'univerb.lab', 'univerb.cli.generate'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("set()\n")
 
 
 def test_a_missing_document_or_model_is_noticed_before_torch_is_loaded(lease_file):

@@ -185,7 +185,7 @@ def all_speed_rows():
 
 
 def times(report, system, to, *workloads):
-    """Median ratios of time, as a run of `univerb bench` has them."""
+    """Median ratios of time, as a run of `univerb lab speed` has them."""
     found = []
     for name in workloads:
         systems = {own["system"]: own for own in report["workloads"][name]["systems"]}

@@ -5,56 +5,47 @@ import sys
 import typer
 
 from univerb._version import __version__
-from univerb.cli.adapt import adapt
-from univerb.cli.answer import answer
-from univerb.cli.batch import batch
-from univerb.cli.calibrate import calibrate
 from univerb.cli.console import errors, escape
-from univerb.cli.demo import demo
-from univerb.cli.generate import generate
-from univerb.cli.index import index
-from univerb.cli.info import info
-from univerb.cli.inspect import inspect
-from univerb.cli.lab.compare import compare
-from univerb.cli.lab.harness import harness
-from univerb.cli.lab.judge import judge
-from univerb.cli.lab.phrases import app as eval_app
-from univerb.cli.lab.reproduce import reproduce
-from univerb.cli.lab.speed import bench
-from univerb.cli.phrases import phrases
-from univerb.cli.setup import setup
-from univerb.cli.train import train
+from univerb.cli.lab import lab
+from univerb.cli.verbs import add_renamed, add_verbs
 from univerb.errors import UniverbError
 
 app = typer.Typer(
     name="univerb",
-    help="Let a language model read and write whole phrases as single vocabulary items.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-VERBS = (
-    generate,
-    answer,
-    index,
-    inspect,
-    adapt,
-    calibrate,
-    batch,
-    train,
-    phrases,
-    bench,
-    reproduce,
-    compare,
-    judge,
-    harness,
-    demo,
-    setup,
-    info,
+add_verbs(
+    app,
+    "univerb.cli",
+    {
+        "generate": "Continue a prompt, writing whole phrases of your documents.",
+        "answer": "Answer a question from documents; what is copied from them is cited.",
+        "index": "Build a corpus once: retrieval index, phrases and their vectors.",
+        "adapt": "Adapt to a domain without training, and measure before and after.",
+        "batch": "Answer a file of requests in OpenAI's batch format.",
+        "inspect": "Explain what a corpus holds.",
+        "phrases": "List the phrases of documents, the most useful first.",
+        "calibrate": "Find phrase_bias and tolerance for a corpus on held-out text.",
+        "train": "Train a phrase encoder for a causal LM.",
+        "demo": "Continue three prompts, each with the phrases of one demo document.",
+        "setup": "Install the default model's weights and convert them once.",
+        "info": "Say which versions, model, cache and threads are in use.",
+    },
 )
-for verb in VERBS:
-    app.command()(verb)
-app.add_typer(eval_app)
+app.add_typer(lab)
+add_renamed(
+    app,
+    {
+        "bench": "lab speed",
+        "eval": "lab phrases",
+        "reproduce": "lab reproduce",
+        "judge": "lab judge",
+        "compare": "lab compare",
+        "harness": "lab harness",
+    },
+)
 
 
 def _show_version(wanted: bool) -> None:

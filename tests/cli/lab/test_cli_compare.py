@@ -1,4 +1,4 @@
-"""`univerb compare`, as a user types it: systems side by side, phrases traced, pages harmless."""
+"""`univerb lab compare`, as typed: systems side by side, phrases traced, pages harmless."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>{title}'
 
 @pytest.fixture
 def compare(run):
-    return functools.partial(run, "compare")
+    return functools.partial(run, "lab", "compare")
 
 
 @pytest.fixture(scope="module")
@@ -265,10 +265,10 @@ def test_codes_for_a_terminal_are_not_passed_on(run, tmp_path):
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for file in files:
         file.write_text(line + "\n")
-    ran = run("compare", "--texts", files[0], "--texts", files[1])
+    ran = run("lab", "compare", "--texts", files[0], "--texts", files[1])
     assert ran.code == 0, ran.err
     assert not {"\x1b", "\x07", "\u202e"} & set(ran.out)
     assert "[red]" in ran.out
-    ran = run("compare", "--texts", files[0], "--texts", files[1], "--html", files[0])
+    ran = run("lab", "compare", "--texts", files[0], "--texts", files[1], "--html", files[0])
     assert ran.code == 1
     assert files[0].read_text() == line + "\n"

@@ -1,4 +1,4 @@
-"""`univerb harness`, as a user types it."""
+"""`univerb lab harness`, as a user types it."""
 
 import functools
 import json
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def ask(run, folder):
-    return functools.partial(run, "harness", "lease_choice", "--tasks-folder", folder)
+    return functools.partial(run, "lab", "harness", "lease_choice", "--tasks-folder", folder)
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_a_wrong_path_is_said_before_the_model_is_loaded(
 
 @pytest.mark.usefixtures("no_model")
 def test_a_wrong_task_is_said_before_the_model_is_loaded(run, folder):
-    ran = run("harness", "lease_choise", "--tasks-folder", folder)
+    ran = run("lab", "harness", "lease_choise", "--tasks-folder", folder)
     assert ran.code == 1 and "Did you mean 'lease_choice'?" in ran.err
-    ran = run("harness", "lease_choice", "--tasks-folder", folder / "nowhere")
+    ran = run("lab", "harness", "lease_choice", "--tasks-folder", folder / "nowhere")
     assert ran.code == 1 and "no folder" in ran.err
 
 
@@ -131,6 +131,6 @@ def test_without_the_harness_say_what_to_install(ask, monkeypatch):
 
 
 def test_a_folder_for_the_results_is_refused_before_the_run(run, tmp_path):
-    ran = run("harness", "no_such_task", "-o", tmp_path)
+    ran = run("lab", "harness", "no_such_task", "-o", tmp_path)
     assert ran.code == 1
     assert "is a folder. Name a file" in " ".join(ran.err.split())

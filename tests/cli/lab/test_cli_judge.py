@@ -1,4 +1,4 @@
-"""`univerb judge`, as a user types it: files, a real server on the loopback, and sheets."""
+"""`univerb lab judge`, as a user types it: files, a real server on the loopback, and sheets."""
 
 import csv
 import json
@@ -56,10 +56,10 @@ def refused(ran: Ran, *words: str) -> None:
 
 def test_prompts_go_out_and_replies_come_in(run, texts, tmp_path):
     prompts, replies = tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
-    ran = run("judge", *texts, "--prompts", prompts)
+    ran = run("lab", "judge", *texts, "--prompts", prompts)
     assert ran.code == 0 and "20 prompts for 10 pairs" in ran.out
     judged(prompts, replies, likes_good)
-    ran = run("judge", *texts, "--replies", replies)
+    ran = run("lab", "judge", *texts, "--replies", replies)
     assert (ran.code, ran.err) == (0, "")
     assert "good against poor: 10 pairs" in ran.out
     rates = dict(re.findall(r"^ *(\S.*\S) {2,}(\d\.\d\d +\d\.\d\d +\d\.\d\d)", ran.out, re.M))
@@ -76,11 +76,14 @@ def test_prompts_go_out_and_replies_come_in(run, texts, tmp_path):
 
 def test_exchanged_inputs_exchange_better_and_worse(run, texts, tmp_path):
     prompts, replies = tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
-    run("judge", *texts, "--prompts", prompts, "--cases", 6, "--seed", 3)
+    run("lab", "judge", *texts, "--prompts", prompts, "--cases", 6, "--seed", 3)
     verdicts = iter(["1", "2", "tie", "1", "1", "2", "2", "2", "1", "tie", "1", "1"])
     judged(prompts, replies, lambda _: next(verdicts))
     more = ("--cases", 6, "--seed", 3, "--replies", replies, "--json")
-    own, other = run("judge", *texts, *more).json, run("judge", *texts[::-1], *more).json
+    own, other = (
+        run("lab", "judge", *texts, *more).json,
+        run("lab", "judge", *texts[::-1], *more).json,
+    )
     assert (own["ours"], own["theirs"], own["pairs"]) == ("good", "poor", 6)
     for way in ("rate_avg", "item_avg"):
         one, two = own[way]["rates"], other[way]["rates"]
@@ -95,38 +98,38 @@ def test_exchanged_inputs_exchange_better_and_worse(run, texts, tmp_path):
 
 def test_a_judge_of_places_gives_half_and_half(run, texts, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
-    run("judge", *texts, "--prompts", prompts)
+    run("lab", "judge", *texts, "--prompts", prompts)
     replies = judged(prompts, tmp_path / "replies.jsonl", lambda _: "[[1]]")
-    ran = run("judge", *texts, "--replies", replies, "--json", "-o", tmp_path / "out")
+    ran = run("lab", "judge", *texts, "--replies", replies, "--json", "-o", tmp_path / "out")
     rates = {way: ran.json[way]["rates"] for way in ("rate_avg", "item_avg")}
     assert rates["rate_avg"] == {"better": 0.5, "no_preference": 0.0, "worse": 0.5}
     assert rates["item_avg"] == {"better": 0.0, "no_preference": 1.0, "worse": 0.0}
     assert ran.json["position_bias"] == 1.0 and ran.json["first_place"] == 20
     assert json.loads((tmp_path / "out" / "judge.json").read_text()) == ran.json
     assert {own["section"] for own in ran.json["paper"]} == {"WikiText103", "LawMT"}
-    assert "Position bias 100%" in run("judge", *texts, "--replies", replies).out
+    assert "Position bias 100%" in run("lab", "judge", *texts, "--replies", replies).out
 
 
 def test_a_judge_of_the_papers_kind_is_not_a_difference(run, texts, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
-    run("judge", *texts, "--prompts", prompts)
+    run("lab", "judge", *texts, "--prompts", prompts)
     replies = judged(prompts, tmp_path / "r", lambda _: "tie")
-    base = ("judge", *texts, "--replies", replies, "--json", "--judge-model")
+    base = ("lab", "judge", *texts, "--replies", replies, "--json", "--judge-model")
     assert "judge:" not in run(*base, "gpt-4-0613").json["comparable"]
     assert "judge: other here, gpt-4 in the paper" in run(*base, "other").json["comparable"]
 
 
 def test_what_a_file_lacks_is_named(run, texts, tmp_path):
     prompts, replies = tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
-    run("judge", *texts, "--prompts", prompts)
+    run("lab", "judge", *texts, "--prompts", prompts)
     judged(prompts, replies, likes_good)
     kept = replies.read_text().splitlines(keepends=True)
     replies.write_text("".join(kept[:-1]))
-    refused(run("judge", *texts, "--replies", replies), "1 of 20 prompts have no reply")
+    refused(run("lab", "judge", *texts, "--replies", replies), "1 of 20 prompts have no reply")
     replies.write_text("".join(kept) + "no json\n")
-    refused(run("judge", *texts, "--replies", replies), "line 21")
-    refused(run("judge", *texts, "--replies", tmp_path / "nowhere"), "cannot be read")
-    refused(run("judge", texts[0], replies, "--replies", replies), "'prefix'")
+    refused(run("lab", "judge", *texts, "--replies", replies), "line 21")
+    refused(run("lab", "judge", *texts, "--replies", tmp_path / "nowhere"), "cannot be read")
+    refused(run("lab", "judge", texts[0], replies, "--replies", replies), "'prefix'")
 
 
 # A server
@@ -151,7 +154,7 @@ def asking(server: Server, log: Path) -> tuple[object, ...]:
 @LOOPBACK
 def test_a_server_is_asked_with_the_key_and_only_once(run, server, texts, tmp_path):
     server.answer = lambda prompt: completion(likes_good(prompt))
-    base = ("judge", *texts, *asking(server, tmp_path / "log.jsonl"))
+    base = ("lab", "judge", *texts, *asking(server, tmp_path / "log.jsonl"))
     first = run(*base, "--json", "--cases", 4)
     assert first.json["rate_avg"]["rates"]["better"] == 1.0
     assert first.json["judge"] == "judge-1" and first.json["pairs"] == 4
@@ -177,7 +180,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(run, server, texts, tmp_path):
 
     server.answer = slowly
     log = tmp_path / "log.jsonl"
-    base = ("judge", *texts, *asking(server, log), "--workers", 2)
+    base = ("lab", "judge", *texts, *asking(server, log), "--workers", 2)
     process = subprocess.Popen(
         [sys.executable, "-m", "univerb", *map(str, base)],
         stdout=subprocess.DEVNULL,
@@ -195,7 +198,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(run, server, texts, tmp_path):
     resumed = run(*base, "--json")
     # Nothing that was kept is asked again.
     assert len(server.requests) - asked == 20 - kept
-    whole = run("judge", *texts, *asking(server, tmp_path / "other.jsonl"), "--json")
+    whole = run("lab", "judge", *texts, *asking(server, tmp_path / "other.jsonl"), "--json")
     assert resumed.json == whole.json
     assert whole.json["rate_avg"]["counts"] == {"better": 18, "no_preference": 2, "worse": 0}
 
@@ -203,11 +206,11 @@ def test_a_killed_run_goes_on_and_ends_the_same(run, server, texts, tmp_path):
 @LOOPBACK
 def test_a_server_that_refuses_is_one_line(run, server, texts, tmp_path):
     server.answer = lambda _: (401, {}, b'{"error": {"message": "no such sk-very-secret"}}')
-    ran = run("judge", *texts, *asking(server, tmp_path / "log"))
+    ran = run("lab", "judge", *texts, *asking(server, tmp_path / "log"))
     refused(ran, "401", "no such ***")
     unusable = asking(server, tmp_path / "nowhere" / "log")
     before = len(server.requests)
-    refused(run("judge", *texts, *unusable), "cannot be used")
+    refused(run("lab", "judge", *texts, *unusable), "cannot be used")
     assert len(server.requests) == before
 
 
@@ -228,7 +231,7 @@ def fill(sheet: Path, to: Path, answer: Callable[[dict[str, str], str], str]) ->
 
 def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     sheet, key = tmp_path / "sheet.csv", tmp_path / "key.json"
-    ran = run("judge", *texts, "--sheet", sheet, "--key", key, "--cases", 8, "--json")
+    ran = run("lab", "judge", *texts, "--sheet", sheet, "--key", key, "--cases", 8, "--json")
     assert ran.json == {"sheet": str(sheet), "key": str(key), "pairs": 8}
     assert json.loads(key.read_text())["ours"] == "good"
     # One annotator likes what is good; another one does not care about grammar.
@@ -236,7 +239,7 @@ def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     first = fill(sheet, tmp_path / "1.csv", better)
     second = fill(sheet, tmp_path / "2.csv", lambda r, n: "tie" if n == "grammar" else better(r, n))
     given = ("--filled", first, "--filled", second, "--key", key)
-    ran = run("judge", *given, "-o", tmp_path / "out")
+    ran = run("lab", "judge", *given, "-o", tmp_path / "out")
     assert ran.code == 0
     rates = dict(re.findall(r"^ *(\S.*\S) {2,}(\d\.\d\d +\d\.\d\d +\d\.\d\d)", ran.out, re.M))
     assert rates["overall"].split() == ["1.00", "0.00", "0.00"]
@@ -249,13 +252,13 @@ def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     report = json.loads((tmp_path / "out" / "judge.json").read_text())
     assert [own["criterion"] for own in report["criteria"]] == list(CRITERIA)
     assert report["criteria"][4]["disputed"] and not report["criteria"][0]["disputed"]
-    assert run("judge", *texts, *given, "--json").json == report
-    refused(run("judge", *texts[::-1], *given), "the key of 'good' against 'poor'")
-    refused(run("judge", texts[0], *given), "the key of 'good' against 'poor'")
+    assert run("lab", "judge", *texts, *given, "--json").json == report
+    refused(run("lab", "judge", *texts[::-1], *given), "the key of 'good' against 'poor'")
+    refused(run("lab", "judge", texts[0], *given), "the key of 'good' against 'poor'")
 
 
 def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
-    given = ("judge", *texts, "--sheet", tmp_path / "s.csv", "--key", tmp_path / "k.json")
+    given = ("lab", "judge", *texts, "--sheet", tmp_path / "s.csv", "--key", tmp_path / "k.json")
     assert run(*given).code == 0
     before = (tmp_path / "s.csv").read_bytes()
     refused(run(*given, "--seed", 1), "exists")
@@ -288,32 +291,34 @@ def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
 )
 def test_every_wrong_combination_is_one_line(run, texts, tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
-    refused(run("judge", *texts, *options.split()), *words)
+    refused(run("lab", "judge", *texts, *options.split()), *words)
     assert {path.name for path in tmp_path.iterdir()} <= {"good.jsonl", "poor.jsonl", "l"}
 
 
 def test_texts_are_needed_but_for_filled_sheets(run, texts):
     for given in ((), texts[:1]):
-        refused(run("judge", *given, "--prompts", "p"), "OURS and THEIRS")
+        refused(run("lab", "judge", *given, "--prompts", "p"), "OURS and THEIRS")
 
 
 def test_an_empty_name_or_address_is_refused(run, texts, tmp_path):
     log = ("--log", tmp_path / "log")
     named = ("--endpoint", "http://127.0.0.1/v1", "--judge-model", "")
-    refused(run("judge", *texts, *named, *log), "the judge has no model")
-    refused(run("judge", *texts, "--endpoint", "", "--judge-model", "m", *log), "address is ''")
+    refused(run("lab", "judge", *texts, *named, *log), "the judge has no model")
+    refused(
+        run("lab", "judge", *texts, "--endpoint", "", "--judge-model", "m", *log), "address is ''"
+    )
 
 
 def test_what_is_read_is_never_written_over(run, texts, tmp_path):
     ours, theirs = texts
     before = ours.read_bytes()
-    ran = run("judge", ours, theirs, "--prompts", ours)
+    ran = run("lab", "judge", ours, theirs, "--prompts", ours)
     assert ran.code == 1
     assert "which is read" in ran.err
     other = tmp_path / "precious.json"
     other.write_text('{"a": 1}')
     endpoint = ("--endpoint", "http://127.0.0.1:9/v1", "--judge-model", "x")
-    ran = run("judge", ours, theirs, *endpoint, "--log", other)
+    ran = run("lab", "judge", ours, theirs, *endpoint, "--log", other)
     assert ran.code == 1
     assert "no log of replies" in " ".join(ran.err.split())
     assert (other.read_text(), ours.read_bytes()) == ('{"a": 1}', before)
@@ -323,7 +328,7 @@ def test_texts_of_any_length_come_back_from_a_sheet(run, tmp_path):
     long = [{"prompt": "p", "text": "word " * 40_000}]
     files = [write_lines(tmp_path / f"{name}.jsonl", long) for name in ("a", "b")]
     sheet, key = tmp_path / "sheet.csv", tmp_path / "key.json"
-    assert run("judge", *files, "--sheet", sheet, "--key", key).code == 0
+    assert run("lab", "judge", *files, "--sheet", sheet, "--key", key).code == 0
     with sheet.open(encoding="utf-8-sig", newline="") as file:
         csv.field_size_limit(1 << 20)
         rows = list(csv.DictReader(file))
@@ -332,5 +337,5 @@ def test_texts_of_any_length_come_back_from_a_sheet(run, tmp_path):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(row | {"overall": "tie"} for row in rows)
-    ran = run("judge", "--filled", sheet, "--key", key)
+    ran = run("lab", "judge", "--filled", sheet, "--key", key)
     assert ran.code == 0, ran.err

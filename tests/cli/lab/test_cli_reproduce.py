@@ -1,4 +1,4 @@
-"""`univerb reproduce` as a user types it: pages on disk, a killed process, bad input."""
+"""`univerb lab reproduce` as a user types it: pages on disk, a killed process, bad input."""
 
 import json
 import os
@@ -38,10 +38,10 @@ def own_cache(place, monkeypatch):
 @pytest.mark.parametrize("width", [70, 300])
 def test_pages_of_a_table(run, model, tmp_path, width, monkeypatch):
     monkeypatch.setattr("univerb.cli.lab.reproduce.console", Console(width=width))
-    ran = run("reproduce", "table1", "--backbone", model, *OPTIONS, "-o", tmp_path / "out")
+    ran = run("lab", "reproduce", "table1", "--backbone", model, *OPTIONS, "-o", tmp_path / "out")
     assert ran.code == 0, ran.err
-    one = run("reproduce", "table1", "--test-set", "wikitext-natural", "--model", model, *OPTIONS,
-              "-o", tmp_path / "out", "--json")  # fmt: skip
+    one = run("lab", "reproduce", "table1", "--test-set", "wikitext-natural", "--model", model,
+              *OPTIONS, "-o", tmp_path / "out", "--json")  # fmt: skip
     assert list(one.json) == ["main-wikitext-natural"]
     assert "Table 1 of the paper: WikiText-103, greedy" in ran.out
     assert ("univerb (atomic)" in ran.out) == (width == 300)
@@ -65,7 +65,7 @@ def test_a_first_page_for_all_tables_of_a_folder(run, model, tmp_path):
     out.mkdir()
     (out / "other.json").write_text("[]")
     for table in ("main", "resources"):
-        ran = run("reproduce", table, "--model", model, *OPTIONS, "-o", out)
+        ran = run("lab", "reproduce", table, "--model", model, *OPTIONS, "-o", out)
         assert ran.code == 0, ran.err
     first = (out / "tables.md").read_text()
     assert first.index("main-wikitext-natural") < first.index("resources")
@@ -76,14 +76,22 @@ def test_a_first_page_for_all_tables_of_a_folder(run, model, tmp_path):
 
 def test_json(run, model, tmp_path):
     ran = run(
-        "reproduce", "compression", "--model", model, *OPTIONS, "--json", "-o", tmp_path / "out"
+        "lab",
+        "reproduce",
+        "compression",
+        "--model",
+        model,
+        *OPTIONS,
+        "--json",
+        "-o",
+        tmp_path / "out",
     )
     assert ran.code == 0, ran.err
     assert list(ran.json) == ["compression"]
 
 
 def _command(model, out) -> list[str]:
-    typed = ["reproduce", "main", "--model", model, *OPTIONS, "-o", out]
+    typed = ["lab", "reproduce", "main", "--model", model, *OPTIONS, "-o", out]
     return [sys.executable, "-m", "univerb", *map(str, typed)]
 
 
@@ -110,7 +118,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_tables(model, tmp_path)
 def test_a_scorer_in_another_precision(run, model, tmp_path):
     given = ("real-time", "--model", model, *OPTIONS, "--test-set", "wikitext", "--json")
     pages = [
-        run("reproduce", *given, *more, "-o", tmp_path / "out").json["real-time"]["run"]
+        run("lab", "reproduce", *given, *more, "-o", tmp_path / "out").json["real-time"]["run"]
         for more in ((), ("--scorer-dtype", "bfloat16"))
     ]
     single, half = (page["rows"][0]["cells"] for page in pages)
@@ -134,7 +142,7 @@ def test_a_scorer_in_another_precision(run, model, tmp_path):
     ],
 )
 def test_bad_input_is_one_line(run, model, tmp_path, arguments, message):
-    ran = run("reproduce", *arguments, "--model", model, *OPTIONS, "-o", tmp_path / "out")
+    ran = run("lab", "reproduce", *arguments, "--model", model, *OPTIONS, "-o", tmp_path / "out")
     assert ran.code == 1
     assert message in " ".join(ran.err.split())
     assert "Traceback" not in ran.err
@@ -142,7 +150,7 @@ def test_bad_input_is_one_line(run, model, tmp_path, arguments, message):
 
 def test_a_file_where_the_folder_should_be(run, model, tmp_path):
     (tmp_path / "out").write_text("mine")
-    ran = run("reproduce", "main", "--model", model, "-o", tmp_path / "out")
+    ran = run("lab", "reproduce", "main", "--model", model, "-o", tmp_path / "out")
     assert ran.code == 1
     assert "--out" in ran.err
     assert (tmp_path / "out").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""`univerb eval phrases`: each measure against a slow direct one, and the command itself."""
+"""`univerb lab phrases`: each measure against a slow direct one, and the command itself."""
 
 import json
 import math
@@ -408,7 +408,7 @@ class TestWhole:
         found = report.to_dict()["true_text"]
         bits = found["exact_bits_per_byte"], found["bare_bits_per_byte"]
         assert exact.is_met == (bits[0] <= bits[1])
-        page = markdown(report, "univerb eval phrases")
+        page = markdown(report, "univerb lab phrases")
         assert "KL(vector \\|\\| tokens)" in page and "| atomic |" in page
         assert asdict(report.firing)["grid"]
 
@@ -437,7 +437,7 @@ class TestCommand:
     def test_measures_and_reports(self, run, user, tmp_path):
         given = ["--docs", user / "held.txt", "--corpus", user / "c.uv", *self.SHORT]
         given += ["--model", user / "encoder", "--out", tmp_path / "report", "--bias", 4]
-        ran = run("eval", "phrases", *given, "--json")
+        ran = run("lab", "phrases", *given, "--json")
         assert ran.code == 0, ran.err
         written = json.loads((tmp_path / "report" / "phrases.json").read_text())
         assert ran.json == written
@@ -447,15 +447,15 @@ class TestCommand:
         others = ["circling", "whole", "verify", "atomic", "segmented"]
         assert names == ["bare", "profile", *others]
         assert (tmp_path / "report" / "phrases.png").read_bytes().startswith(b"\x89PNG")
-        assert "univerb eval phrases" in (tmp_path / "report" / "phrases.md").read_text()
-        shown = run("eval", "phrases", *given)
+        assert "univerb lab phrases" in (tmp_path / "report" / "phrases.md").read_text()
+        shown = run("lab", "phrases", *given)
         for text in ("true text: exact bits per byte", "writing: steps per base token", "verify"):
             assert text in shown.out
 
     def test_sweep_writes_its_picture(self, run, user, tmp_path):
         given = ["--docs", user / "held.txt", "--model", user / "encoder", *self.SHORT]
         grid = ["--sweep", "--tolerances", "0.5,1", "--biases", "0,6"]
-        ran = run("eval", "phrases", *given, *grid, "--out", tmp_path, "--json")
+        ran = run("lab", "phrases", *given, *grid, "--out", tmp_path, "--json")
         assert ran.code == 0, ran.err
         names = [own["name"] for own in ran.json["writing"]]
         assert names[0] == "bare" and len(names) == 5
@@ -472,6 +472,6 @@ class TestCommand:
     )
     def test_mistakes_are_one_clear_line(self, run, user, wrong, said):
         ran = run(
-            "eval", "phrases", "--docs", user / "held.txt", "--model", user / "encoder", *wrong
+            "lab", "phrases", "--docs", user / "held.txt", "--model", user / "encoder", *wrong
         )
         assert ran.code == 1 and said in " ".join(ran.err.split())

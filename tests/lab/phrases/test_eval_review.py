@@ -164,7 +164,7 @@ class TestCommand:
         ],
     )
     def test_mistakes_are_one_clear_line(self, run, given, wrong, said):
-        ran = run("eval", "phrases", *given, "--sweep", *wrong)
+        ran = run("lab", "phrases", *given, "--sweep", *wrong)
         text = " ".join(ran.err.split())
         assert ran.code == 1 and said in text and "Traceback" not in text
 
@@ -172,21 +172,21 @@ class TestCommand:
         for number in range(3):
             (tmp_path / f"{number}.txt").write_text(f"{number} {LEASE.text}")
         grid = ["--sweep", "--tolerances", "1", "--biases", "0", "--docs", tmp_path, "--json"]
-        ran = run("eval", "phrases", *given[2:], *grid, "--limit", 2)
+        ran = run("lab", "phrases", *given[2:], *grid, "--limit", 2)
         assert ran.json["about"]["documents"] == 2
-        ran = run("eval", "phrases", *given[2:], *grid, "--limit-writing", 1)
+        ran = run("lab", "phrases", *given[2:], *grid, "--limit-writing", 1)
         assert ran.json["about"]["documents"] == 1
 
     def test_a_report_that_cannot_be_written_is_one_clear_line(self, run, given, tmp_path):
         (tmp_path / "phrases.json").mkdir()
-        ran = run("eval", "phrases", *given, "--modes", "", "--out", tmp_path)
+        ran = run("lab", "phrases", *given, "--modes", "", "--out", tmp_path)
         assert ran.code == 1 and "cannot be written" in " ".join(ran.err.split())
 
     def test_a_run_that_went_on_writes_the_same_report(self, run, given, tmp_path):
-        ran = run("eval", "phrases", *given, "--out", tmp_path, "--json")
+        ran = run("lab", "phrases", *given, "--out", tmp_path, "--json")
         [file] = tmp_path.glob("documents-*.jsonl")
         first = (tmp_path / "phrases.json").read_text()
         file.write_bytes(file.read_bytes()[:-777])
-        again = run("eval", "phrases", *given, "--out", tmp_path, "--json")
+        again = run("lab", "phrases", *given, "--out", tmp_path, "--json")
         assert again.json == ran.json and (tmp_path / "phrases.json").read_text() == first
         assert json.loads(first)["about"]["documents"] == 1

@@ -1,4 +1,4 @@
-"""`univerb bench`: figures from rounds, runs that go on, prompts of each workload, the command."""
+"""`univerb lab speed`: figures from rounds, runs that go on, prompts of workloads, the command."""
 
 import gzip
 import json
@@ -140,8 +140,8 @@ class TestReport:
         )
 
     def test_markdown_has_a_row_for_each_system(self, ran):
-        page = markdown(ran, "univerb bench --limit 1")
-        assert "univerb bench --limit 1" in page
+        page = markdown(ran, "univerb lab speed --limit 1")
+        assert "univerb lab speed --limit 1" in page
         assert "Not measured: univerb-llamacpp-plain: no such thing" in page
         rows = [line for line in page.splitlines() if line.startswith("| ")]
         assert [row.split(" | ")[0].strip("| ") for row in rows[2:]] == ["hf", UNFOLD, "llama.cpp"]
@@ -479,7 +479,17 @@ class TestCommand:
         sizes = ["--limit", 2, "--max-tokens", 6, "--threads", 1]
         out = tmp_path / "out"
         ran = run(
-            "bench", "--workload", "demo", *systems, *sizes, "--model", encoder, "-o", out, "--json"
+            "lab",
+            "speed",
+            "--workload",
+            "demo",
+            *systems,
+            *sizes,
+            "--model",
+            encoder,
+            "-o",
+            out,
+            "--json",
         )
         assert ran.code == 0, ran.err
         found = ran.json["workloads"]["demo"]["systems"]
@@ -492,20 +502,20 @@ class TestCommand:
             assert str(tmp_path) not in (out / page).read_text()
 
     def test_unknown_names_cost_no_loading(self, run, tmp_path):
-        ran = run("bench", "--system", "hff", "-o", tmp_path)
+        ran = run("lab", "speed", "--system", "hff", "-o", tmp_path)
         assert ran.code == 1
         assert "Did you mean 'hf'?" in ran.err
-        ran = run("bench", "--workload", "demos", "-o", tmp_path)
+        ran = run("lab", "speed", "--workload", "demos", "-o", tmp_path)
         assert ran.code == 1
         assert "Did you mean 'demo'?" in ran.err
 
     def test_missing_data(self, run, tmp_path):
-        ran = run("bench", "--data", tmp_path / "gone", "-o", tmp_path)
+        ran = run("lab", "speed", "--data", tmp_path / "gone", "-o", tmp_path)
         assert ran.code == 1
         assert "gone" in ran.err
 
     def test_help_names_all_workloads(self, run):
-        ran = run("bench", "--help")
+        ran = run("lab", "speed", "--help")
         assert ran.code == 0
         assert all(name in ran.out for name in WORKLOADS)
 

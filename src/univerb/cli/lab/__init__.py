@@ -1,1 +1,28 @@
 """`univerb lab`: what measures and reproduces."""
+
+import typer
+
+from univerb.cli.verbs import add_verbs
+
+lab = typer.Typer(
+    name="lab", help="Measure models and reproduce the paper's tables.", no_args_is_help=True
+)
+
+
+@lab.callback()
+def _root() -> None:
+    """Measure models and reproduce the paper's tables."""
+
+
+add_verbs(
+    lab,
+    __name__,
+    {
+        "reproduce": "Make tables of the paper for a model, beside the paper's numbers.",
+        "speed": "Time univerb beside HF generate, prompt lookup and llama.cpp.",
+        "phrases": "Measure on held-out text what an encoder's phrases are worth.",
+        "judge": "Compare what two systems wrote, pair by pair, by a model or by people.",
+        "compare": "Show what systems write for the same prompts, side by side.",
+        "harness": "Run tasks of lm-evaluation-harness with phrases.",
+    },
+)

@@ -1,4 +1,4 @@
-"""`univerb compare`: the paper's case study, one prompt written by several systems."""
+"""`univerb lab compare`: the paper's case study, one prompt written by several systems."""
 
 import json
 from collections.abc import Callable, Sequence

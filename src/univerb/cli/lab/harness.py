@@ -1,4 +1,4 @@
-"""`univerb harness`: standard tasks of lm-evaluation-harness, with phrases on."""
+"""`univerb lab harness`: standard tasks of lm-evaluation-harness, with phrases on."""
 
 import json
 import os

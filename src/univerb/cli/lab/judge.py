@@ -1,4 +1,4 @@
-"""`univerb judge`: which of two systems writes better, as a model or people see it."""
+"""`univerb lab judge`: which of two systems writes better, as a model or people see it."""
 
 import json
 from collections.abc import Sequence

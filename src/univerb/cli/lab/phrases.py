@@ -1,4 +1,4 @@
-"""`univerb eval`: what a model is worth, measured."""
+"""`univerb lab phrases`: what an encoder's phrases are worth, measured on held-out text."""
 
 import json
 import sys
@@ -36,20 +36,8 @@ if TYPE_CHECKING:
 
 PROTOCOL = "Protocol"
 SWEEP_DOCUMENTS = 12
-app = typer.Typer(
-    name="eval",
-    help="Measure a model on held-out text.",
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 
-@app.callback()
-def _root() -> None:
-    """Measure a model on held-out text."""
-
-
-@app.command()
 def phrases(
     docs: Annotated[list[str], typer.Option(help="Held-out text: files or folders. Repeatable.")],
     corpus: Annotated[

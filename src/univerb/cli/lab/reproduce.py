@@ -1,4 +1,4 @@
-"""`univerb reproduce`: the paper's tables for the model at hand, with its numbers beside."""
+"""`univerb lab reproduce`: the paper's tables for the model at hand, with its numbers beside."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -242,7 +242,7 @@ def _possible(names: list[str], typed: list[str], has_ablation: bool) -> list[st
 def _corpus(
     lm: "DynamicLM", data: Path | None, workload: str, folder: Path | None, tell: "Told"
 ) -> "Corpus | None":
-    """Open the corpus that was named, or that of a workload of `univerb bench`."""
+    """Open the corpus that was named, or that of a workload of `univerb lab speed`."""
     from univerb.lab.speed.workloads import open_or_build
 
     return open_or_build(lm, workload, data, folder, tell)

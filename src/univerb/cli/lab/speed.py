@@ -1,4 +1,4 @@
-"""`univerb bench`: how long the same text takes with univerb and with what people use instead."""
+"""`univerb lab speed`: how long a text takes with univerb and with what people use instead."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from univerb.lab.speed.run import Run
 
 
-def bench(
+def speed(
     workload: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,7 +102,7 @@ def bench(
     named = {"wiki": wiki_corpus, "law": law_corpus}
     typed += "".join(f" --{name}-corpus {path.name}" for name, path in named.items() if path)
     typed += f" --limit {limit} --max-tokens {max_tokens} --threads {plan.setting.threads}"
-    _write_report(out, run, f"univerb bench{typed}")
+    _write_report(out, run, f"univerb lab speed{typed}")
     forget_parts(out)
     if as_json:
         from univerb.lab.speed.report import to_dict

@@ -1,4 +1,4 @@
-"""The pictures of `univerb eval phrases`: the report, and the sweep that gives the profile."""
+"""The pictures of `univerb lab phrases`: the report, and the sweep that gives the profile."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The figures of `univerb eval phrases` beside their targets, as rows and as Markdown."""
+"""The figures of `univerb lab phrases` beside their targets, as rows and as Markdown."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

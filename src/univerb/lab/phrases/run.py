@@ -1,4 +1,4 @@
-"""The protocol of `univerb eval phrases`: what an encoder's phrases are worth on held-out text.
+"""The protocol of `univerb lab phrases`: what an encoder's phrases are worth on held-out text.
 
 Each document is cut in the middle. The first half retrieves chunks, whose n-grams are the
 candidates beside its own; the second half is the truth. One pass of the LM over both serves all

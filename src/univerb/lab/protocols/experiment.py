@@ -155,7 +155,7 @@ class Bench:
         return found
 
     def _lay_out(self, job: Job, texts: Sequence[Text]) -> None:
-        """Write texts where people and `univerb judge` can read them."""
+        """Write texts where people and `univerb lab judge` can read them."""
         decode = self._lab.lm.tokenizer.decode
         lines = (
             {

@@ -98,8 +98,8 @@ def judge_run(lab: Lab, table: PaperTable, folder: Path, judge: str = "") -> Run
         replies = folder / f"{section}.replies.jsonl"
         if not replies.exists():
             notes.append(
-                f"{section} has no verdicts yet. Have {prompts.name} judged (`univerb judge`, or "
-                f"any other way), put the replies beside it as {replies.name}, and run this again."
+                f"{section} has no verdicts yet. Have {prompts.name} judged (`univerb lab judge`, "
+                f"or any other way), put the replies there as {replies.name}, and run this again."
             )
             continue
         found = preference(pairs, read_replies(replies))

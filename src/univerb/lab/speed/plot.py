@@ -1,4 +1,4 @@
-"""The picture of `univerb bench`: where the time goes, and from which length on phrases pay."""
+"""The picture of `univerb lab speed`: where the time goes, and from which length on phrases pay."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The figures of `univerb bench`: medians over prompts, ratios within a round, and as Markdown."""
+"""The figures of `univerb lab speed`: medians over prompts, ratios within a round, as Markdown."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The run of `univerb bench`: one process for each system, one prompt at a time, all by turns.
+"""The run of `univerb lab speed`: one process for each system, one prompt at a time, all by turns.
 
 A round is one prompt written by every system. Ratios are taken within a round, so that other work
 on the machine slows both sides; a round that was interrupted is measured again as a whole.

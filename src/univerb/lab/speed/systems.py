@@ -1,4 +1,4 @@
-"""The systems that `univerb bench` compares, each as a user finds it.
+"""The systems that `univerb lab speed` compares, each as a user finds it.
 
 All write greedily, take the end token for one like any other, and write exactly as many base
 tokens as they are told. Nothing here imports torch before it is needed: plain llama.cpp runs

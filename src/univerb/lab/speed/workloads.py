@@ -1,4 +1,4 @@
-"""What `univerb bench` has systems write: prompts, and where their phrases come from.
+"""What `univerb lab speed` has systems write: prompts, and where their phrases come from.
 
 Nothing here imports torch before it is needed: worker processes read this module, and some of them
 must stay as small as the system that they measure.

@@ -19,7 +19,7 @@ def read_comparisons(folder: Path) -> dict[str, Comparison]:
     """Read the tables of a folder, those of earlier runs too.
 
     Args:
-        folder: Where `univerb reproduce` wrote.
+        folder: Where `univerb lab reproduce` wrote.
 
     Returns:
         By name of page, in the paper's order.
@@ -46,8 +46,8 @@ def overview(pages: dict[str, Comparison]) -> str:
     parts = [
         "# The paper's tables for the model at hand",
         "",
-        "Made by `univerb reproduce`. Each page names model, scorer, data, N, seed and threads, "
-        "and says what compares with the paper and what does not.",
+        "Made by `univerb lab reproduce`. Each page names model, scorer, data, N, seed and "
+        "threads, and says what compares with the paper and what does not.",
         "",
         *markdown_sheet(_contents(pages)),
     ]
