@@ -240,8 +240,8 @@ def test_threads_may_share_a_vocabulary_that_grows(lm, vocabulary):
     for thread in threads:
         thread.join()
     assert not failures
-    view = lm.rows(shared)
-    assert torch.allclose(view.outputs, lm.encode(list(shared)).outputs, atol=1e-5)
+    view = lm.tensors(shared)
+    assert torch.allclose(view.outputs, lm.tensors(lm.vocabulary(list(shared))).outputs, atol=1e-5)
 
 
 SAMPLING = [

@@ -15,7 +15,7 @@ from univerb.decoding.loop import generate
 from univerb.decoding.phrase_head import ActivePhrases
 from univerb.engines.base import ShortList
 from univerb.modeling import phrase_table as table
-from univerb.modeling.phrase_table import Groups, PhraseTable, VectorPair
+from univerb.modeling.phrase_table import FirstTokenGroups, PhraseTable, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
@@ -37,9 +37,9 @@ class Model:
             if phrase.ids not in self._vectors:
                 self._vectors[phrase.ids] = self._random.normal(size=WIDTH).astype("f4")
         rows = numpy.array([self._vectors[phrase.ids] for phrase in phrases])
-        return VectorPair(rows, rows.copy())
+        return PhraseVectors(rows, rows.copy())
 
-    def table(self, vocabulary):
+    def encode(self, vocabulary):
         return self._table.sync(vocabulary)
 
 
@@ -109,7 +109,7 @@ def test_the_best_of_half_precision_rows_are_multiplied_in_single_precision(monk
     own = head(model, vocabulary, TorchRows(torch.device("cpu")))
     hidden = 9 * numpy.random.default_rng(2).normal(size=WIDTH).astype("f4")
     scored = own.scored(hidden, 99)
-    view = model.table(vocabulary)
+    view = model.encode(vocabulary)
     assert view.outputs.dtype == numpy.float16
     rows = view.outputs[view.places[scored.numbers]].astype("f4")
     best = numpy.argsort(-scored.logits)[:8]
@@ -152,7 +152,8 @@ def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sets(st.integers(0, 12)))
 def test_groups_are_all_rows_of_each_token(first, tokens):
     rows = numpy.arange(len(first))
-    stretches = Groups(numpy.array(first, dtype=int)).find(numpy.array(sorted(tokens), dtype=int))
+    groups = FirstTokenGroups(numpy.array(first, dtype=int))
+    stretches = groups.find(numpy.array(sorted(tokens), dtype=int))
     got = sorted(n for stretch in stretches for n in rows[stretch].tolist())
     assert got == [n for n, token in enumerate(first) if token in tokens]
 
@@ -160,16 +161,17 @@ def test_groups_are_all_rows_of_each_token(first, tokens):
 def test_phrases_that_cannot_be_chosen_are_let_go_and_come_back(monkeypatch):
     monkeypatch.setattr(table, "KEEP_COLD", 5)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
-    before = model.table(vocabulary)
+    before = model.encode(vocabulary)
     kept = before.outputs.copy()
     vocabulary.remove(range(10_000, 10_030))
-    small = model.table(vocabulary)
+    small = model.encode(vocabulary)
     assert len(small.outputs) == 10 and small.places[:30].max() == -1
     assert numpy.array_equal(before.outputs, kept), "an older view must not change under its reader"
-    assert not small.is_plain and numpy.array_equal(small.in_order().bias[30:], before.bias[30:])
+    assert small.in_order() is not small
+    assert numpy.array_equal(small.in_order().bias[30:], before.bias[30:])
     asked = model.encoded
     vocabulary.add(phrases(2, start=4))
-    back = model.table(vocabulary)
+    back = model.encode(vocabulary)
     assert model.encoded == asked + 2, "only what came back is asked for"
     for number in (4, 5, 35):
         assert numpy.array_equal(back.outputs[back.places[number]], kept[number])
@@ -179,10 +181,10 @@ def test_phrases_that_cannot_be_chosen_are_let_go_and_come_back(monkeypatch):
 def test_a_vocabulary_that_was_emptied_can_still_be_read(monkeypatch):
     monkeypatch.setattr(table, "KEEP_COLD", 5)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
-    model.table(vocabulary)
+    model.encode(vocabulary)
     vocabulary.remove(range(10_000, 10_040))
     assert head(model, vocabulary, NumpyRows()).scored(numpy.ones(WIDTH, "f4"), 9) is None
-    assert (model.table(vocabulary).in_order().bias == -math.inf).all()
+    assert (model.encode(vocabulary).in_order().bias == -math.inf).all()
 
 
 def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):

@@ -381,7 +381,7 @@ assert not {"torch", "transformers"} & {*sys.modules}
 
 def test_with_vectors_from_a_store_torch_is_never_imported(tiny, tmp_path):
     phrases = tiny.vocabulary([Document(TEXT, "lease.txt")]).snapshot().phrases
-    numpy.savez(tmp_path / "stored.npz", **tiny.encode_fresh(phrases)._asdict())
+    numpy.savez(tmp_path / "stored.npz", **tiny.run_encoder(phrases)._asdict())
     given = [tiny.name, str(tiny.gguf.path), str(tmp_path / "stored.npz"), TEXT]
     subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *given], check=True, timeout=120)
 

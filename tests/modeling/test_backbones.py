@@ -458,7 +458,7 @@ def test_an_encoder_that_ships_with_univerb_is_used_by_name(packaged):
     lm = DynamicLM.from_pretrained("tiny")
     assert lm.is_trained
     shipped = DynamicLM.from_pretrained(str(packaged))
-    ours, theirs = (lm.encode(list(lm.vocabulary(["the premises"]))) for lm in (lm, shipped))
+    ours, theirs = (lm.tensors(lm.vocabulary(["the premises"])) for lm in (lm, shipped))
     assert torch.equal(ours.inputs, theirs.inputs) and torch.equal(ours.outputs, theirs.outputs)
 
 

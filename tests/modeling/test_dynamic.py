@@ -49,7 +49,7 @@ def test_wrapping_leaves_the_users_model_as_it_was(hf_tokenizer, lease):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     hooks = [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
     lm = DynamicLM.wrap(model, hf_tokenizer)
-    lm.rows(lm.vocabulary([lease]))
+    lm.tensors(lm.vocabulary([lease]))
     assert lm.model is model
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.get_input_embeddings().weight.shape[0] == 320
@@ -70,7 +70,7 @@ def test_gradients_reach_the_encoder_through_both_sides(tiny):
 
 def test_a_vocabulary_of_another_model_is_refused(tiny):
     with pytest.raises(VocabularyError, match="320"):
-        tiny.rows(DynamicVocabulary(99, []))
+        tiny.tensors(DynamicVocabulary(99, []))
 
 
 def test_a_phrase_longer_than_the_context_is_refused(tiny):

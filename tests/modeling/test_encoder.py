@@ -40,9 +40,9 @@ def test_prefix_encoded_equals_separately_encoded(tiny_any_head):
     lm = tiny_any_head if tiny_any_head.encoder.config.heads == "tied" else stir(tiny_any_head)
     window = (5, 9, 17, 33, 2, 250, 7, 11)
     prefixes = [phrase(*window[:n]) for n in range(1, 9)]
-    together = lm.encode(prefixes)
+    together = lm.encoder.encode(prefixes, lm.embeddings)
     for index, one in enumerate(prefixes):
-        alone = lm.encode([one])
+        alone = lm.encoder.encode([one], lm.embeddings)
         assert torch.allclose(together.inputs[index], alone.inputs[0], atol=1e-5)
         assert torch.allclose(together.outputs[index], alone.outputs[0], atol=1e-5)
 
@@ -50,7 +50,10 @@ def test_prefix_encoded_equals_separately_encoded(tiny_any_head):
 def test_the_order_of_phrases_does_not_matter(tiny):
     lm = stir(tiny)
     some = [phrase(5, 9), phrase(5, 9, 17), phrase(1, 2, 3, 4), phrase(8, 9, 7), phrase(5, 9)]
-    forward, backward = lm.encode(some), lm.encode(some[::-1])
+    forward, backward = (
+        lm.encoder.encode(some, lm.embeddings),
+        lm.encoder.encode(some[::-1], lm.embeddings),
+    )
     assert torch.allclose(forward.inputs, backward.inputs.flip(0), atol=1e-6)
     assert torch.allclose(forward.outputs, backward.outputs.flip(0), atol=1e-6)
     assert torch.equal(forward.inputs[0], forward.inputs[4])
@@ -81,7 +84,7 @@ def test_padding_on_the_left_with_position_ids_does_not_change_real_positions(ti
 
 
 def test_a_fresh_split_head_is_the_first_and_last_tokens_own_rows(tiny):
-    vectors = tiny.encode([phrase(5, 9, 17)])
+    vectors = tiny.encoder.encode([phrase(5, 9, 17)], tiny.embeddings)
     assert torch.equal(vectors.inputs[0], tiny.embeddings.input(torch.tensor(17)))
     assert torch.equal(vectors.outputs[0], tiny.embeddings.output_weight[5])
     assert float(tiny.encoder.heads.bias) == -3.0
@@ -89,7 +92,7 @@ def test_a_fresh_split_head_is_the_first_and_last_tokens_own_rows(tiny):
 
 def test_a_fresh_tied_head_gives_one_vector_as_long_as_the_lms_rows(hf_tokenizer):
     lm = DynamicLM.wrap(make_gpt2(), hf_tokenizer, EncoderConfig(heads="tied"))
-    vectors = lm.encode([phrase(n, n + 1) for n in range(1, 200)])
+    vectors = lm.encoder.encode([phrase(n, n + 1) for n in range(1, 200)], lm.embeddings)
     assert vectors.inputs is vectors.outputs
     rows = lm.embeddings.output_weight.norm(dim=-1).mean()
     assert 0.5 < float(vectors.inputs.norm(dim=-1).mean() / rows) < 2.0
@@ -100,7 +103,7 @@ def test_a_fresh_tied_head_gives_one_vector_as_long_as_the_lms_rows(hf_tokenizer
 def test_every_projector_of_the_tied_head_encodes(hf_tokenizer, projector, activation):
     config = EncoderConfig(heads="tied", projector=projector, activation=activation)
     lm = DynamicLM.wrap(make_gpt2(), hf_tokenizer, config)
-    vectors = lm.encode([phrase(5, 9), phrase(6, 9)])
+    vectors = lm.encoder.encode([phrase(5, 9), phrase(6, 9)], lm.embeddings)
     assert vectors.outputs.isfinite().all()
     assert not torch.equal(vectors.outputs[0], vectors.outputs[1])
 
@@ -141,16 +144,16 @@ def test_an_encoder_with_another_tokenizer_and_width_reads_the_text(hf_tokenizer
     if heads == "split":
         stir(lm)
     vocabulary = lm.vocabulary(["quiet enjoyment of the premises", "quiet enjoyment"])
-    view = lm.rows(vocabulary)
+    view = lm.tensors(vocabulary)
     assert view.inputs.shape == (2, 32)
     assert not torch.allclose(view.outputs[0], view.outputs[1])
-    alone = lm.encode([next(iter(vocabulary))])
+    alone = lm.encoder.encode([next(iter(vocabulary))], lm.embeddings)
     assert torch.allclose(alone.outputs[0], view.outputs[0], atol=1e-5)
 
 
 def test_a_phrase_longer_than_the_encoder_reads_is_refused(tiny):
     with pytest.raises(PhraseError, match="at most 512"):
-        tiny.encode([Phrase(tuple([5] * 513), "x" * 513)])
+        tiny.encoder.encode([Phrase(tuple([5] * 513), "x" * 513)], tiny.embeddings)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 1 << 20])

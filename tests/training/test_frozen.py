@@ -446,7 +446,7 @@ def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):
         for w, c in zip(pool.window, pool.column, strict=True)
     ]
     vocabulary = lm.vocabulary([Phrase(key, lm.tokenizer.decode(key)) for key in keys])
-    view = lm.rows(vocabulary)
+    view = lm.tensors(vocabulary)
     hidden = states.hidden[own.at].float()
     candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
     trained = candidates.scores(hidden, lm.encoder.heads.bias, lm.static_size, True)

@@ -124,7 +124,7 @@ def test_training_scores_as_decoding_does(kind):
     phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in batch.pool.keys]
     vocabulary = DynamicVocabulary(lm.static_size, phrases)
     assert len(phrases) > 20
-    view = lm.rows(vocabulary)
+    view = lm.tensors(vocabulary)
     torch.testing.assert_close(vectors.inputs, view.inputs, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(vectors.outputs, view.outputs, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(pool_bias(lm, batch.pool.keys), view.bias)

@@ -210,7 +210,7 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     given = torch.tensor([ids], device=lm.model.device)
     hidden = lm.model.base_model(input_ids=given, use_cache=False).last_hidden_state
     states = hidden[0, first - 1 : -1]
-    view = lm.rows(vocabulary)
+    view = lm.tensors(vocabulary)
     scores = (
         states.new_empty(len(states), 0) if view is None else states @ view.outputs.T + view.bias
     )

@@ -74,7 +74,7 @@ class PhraseHead:
 
     def update(self) -> None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
-        view = self._lm.table(self.vocabulary)
+        view = self._lm.encode(self.vocabulary)
         if view is not None and view is not self._view:
             self._weights.update(view)
             self._bias = view.bias + self._phrase_bias

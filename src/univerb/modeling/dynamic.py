@@ -26,11 +26,10 @@ from univerb.modeling.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from univerb.modeling.encoder import Embeddings, PhraseEncoder, Vectors
-from univerb.modeling.heads import TiedHead
+from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
-from univerb.modeling.phrase_table import VectorPair
+from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
@@ -39,21 +38,18 @@ UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 """An untrained output head scores a phrase as its first token minus 3; the bias lets it be
 proposed, and the tolerance leaves the rest to the LM."""
 _COUNTS_SLOTS = ("mpt",)
-"""Backbones whose biases depend on how many slots of the KV cache lie between two rows."""
+"""Backbones whose biases depend on the number of KV cache slots between two rows."""
 
 
-class Rows(NamedTuple):
-    """The vectors of a vocabulary where the LM is; row i belongs to phrase id V + i for ever."""
+class TableTensors(NamedTuple):
+    """The phrase table on the LM's device and in its dtype; row i is phrase id |V| + i."""
 
-    version: int
     inputs: Tensor
     """(P, d), fed when a phrase is read."""
     outputs: Tensor
     """(P, d), scored against the LM's hidden state."""
     bias: Tensor
     """(P,), added to the scores; -inf for phrases that are not active."""
-    first: Tensor
-    """(P,), each phrase's first token id."""
 
 
 class DynamicLM(PhraseModel):
@@ -82,6 +78,13 @@ class DynamicLM(PhraseModel):
         self._hf_tokenizer = hf_tokenizer
         self.encoder = encoder
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
+        self.static_size, self.width = self.embeddings.output_weight.shape
+        config = model.config.get_text_config()
+        self.context_size = getattr(config, "max_position_embeddings", None) or 1 << 30
+        has_sliding = getattr(config, "use_sliding_window", True)
+        self.has_window = config.model_type in _COUNTS_SLOTS or bool(
+            has_sliding and getattr(config, "sliding_window", None)
+        )
         self._fingerprint: tuple[int, str] | None = None
         self.adapter: Path | None = None
         """Where the adapter that was added to the model lies."""
@@ -183,82 +186,46 @@ class DynamicLM(PhraseModel):
             copy_adapter(self.adapter, place / ADAPTER)
 
     @property
-    def static_size(self) -> int:
-        """|V|, counted in rows of the output matrix: the first phrase has this id."""
-        return int(self.embeddings.output_weight.shape[0])
-
-    @property
-    def context_size(self) -> int:
-        """How many positions the LM can see."""
-        config = self.model.config.get_text_config()
-        return int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+    def encoder_config(self) -> EncoderConfig:
+        """The settings of the phrase encoder."""
+        return self.encoder.config
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config says."""
-        given = self.model.generation_config.eos_token_id
-        return frozenset([given] if isinstance(given, int) else given or [])
-
-    @property
-    def has_window(self) -> bool:
-        """Whether some layers see only the last so many slots of the KV cache, or count them."""
-        config = self.model.config.get_text_config()
-        if config.model_type in _COUNTS_SLOTS:
-            return True
-        uses_it = getattr(config, "use_sliding_window", True)
-        return bool(getattr(config, "sliding_window", None) and uses_it)
+        ids = self.model.generation_config.eos_token_id
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
 
     @property
     def hf_tokenizer(self) -> HFTokenizer:
         """The LM's tokenizer as transformers has it."""
         return self._hf_tokenizer
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether the encoder has been trained at all."""
-        return self.encoder.config.trained_steps > 0
-
-    def rows(self, vocabulary: DynamicVocabulary) -> Rows | None:
-        """Return the vectors of a vocabulary as it is now, as tensors, in the order of its ids.
+    def tensors(self, vocabulary: DynamicVocabulary) -> TableTensors | None:
+        """Encode a vocabulary as `encode` does, and return its table as tensors.
 
         Args:
-            vocabulary: Made for this LM. Its phrases are encoded once and kept as long as it lives.
+            vocabulary: Made for this LM.
 
         Returns:
-            Its rows, or None if it never had a phrase.
+            The table in the order of the phrases' ids; None if there never was a phrase.
         """
-        view = self.table(vocabulary)
+        view = self.encode(vocabulary)
         if view is None:
             return None
-        if not view.is_plain:
-            view = view.in_order()
-        like = self.embeddings.output_weight
-        inputs, outputs = (torch.from_numpy(side).to(like) for side in (view.inputs, view.outputs))
-        bias = torch.from_numpy(view.bias).to(like)
-        return Rows(
-            view.version, inputs, outputs, bias, torch.from_numpy(view.first).to(like.device)
-        )
+        view, like = view.in_order(), self.embeddings.output_weight
+        columns = (view.inputs, view.outputs, view.bias)
+        return TableTensors(*(torch.from_numpy(column).to(like) for column in columns))
 
-    def stamp(self) -> int:
-        """Return a number that is another one when the encoder or the LM's rows are changed."""
-        # Training changes parameters in place and counts it: rows of older ones are stale.
+    def parameter_version(self) -> int:
+        """Return a number that differs once the encoder or the LM's rows are changed."""
         rows = (*self.embeddings.input.parameters(), self.embeddings.output_weight)
         return parameter_version((*self.encoder.parameters(), *self.encoder.buffers(), *rows))
 
-    @property
-    def width(self) -> int:
-        """How many numbers a phrase's vector has."""
-        return int(self.embeddings.output_weight.shape[1])
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether a phrase has one vector for input and output."""
-        return isinstance(self.encoder.heads, TiedHead)
-
     def fingerprint(self) -> str:
         """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
-        stamp = self.stamp()
-        if self._fingerprint is None or self._fingerprint[0] != stamp:
+        version = self.parameter_version()
+        if self._fingerprint is None or self._fingerprint[0] != version:
             content = hashlib.sha256(self.encoder.config.model_dump_json().encode())
             rows = {"input": self.embeddings.input.weight, "output": self.embeddings.output_weight}
             for name, tensor in [*sorted(self.encoder.state_dict().items()), *rows.items()]:
@@ -266,40 +233,17 @@ class DynamicLM(PhraseModel):
                 content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
                 plain = tensor.detach().cpu().contiguous().reshape(-1)
                 content.update(plain.view(torch.uint8).numpy().data)
-            self._fingerprint = stamp, content.hexdigest()[:32]
+            self._fingerprint = version, content.hexdigest()[:32]
         return self._fingerprint[1]
 
     def phrase_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
         return float(self.encoder.heads.bias.detach())
 
-    @property
-    def has_count_correction(self) -> bool:
-        """Whether phrases that begin alike share what their first token gives them."""
-        return self.encoder.config.count_correction
-
-    def encode(self, phrases: Sequence[Phrase]) -> Vectors:
-        """Return input and output vectors of phrases, in order, from a source where one has them.
-
-        Args:
-            phrases: What to encode.
-
-        Returns:
-            Their vectors.
-        """
-        found = self.vectors(phrases)
-        like = self.embeddings.output_weight
-        outputs = torch.from_numpy(found.outputs).to(like)
-        return Vectors(
-            outputs if self.is_tied else torch.from_numpy(found.inputs).to(like), outputs
-        )
-
-    def encode_fresh(self, phrases: Sequence[Phrase]) -> VectorPair:
-        """Encode phrases that nobody has the vectors of."""
+    def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+        """Encode phrases, whether or not their vectors are stored somewhere."""
         with torch.inference_mode(mode=False), torch.no_grad():
-            made = self.encoder.encode(phrases, self.embeddings)
-        outputs = made.outputs.float().cpu().numpy()
-        return VectorPair(outputs if self.is_tied else made.inputs.float().cpu().numpy(), outputs)
+            return self.encoder.encode_to_numpy(phrases, self.embeddings)
 
     def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
         """Score every position against V' = V + P.
@@ -311,14 +255,14 @@ class DynamicLM(PhraseModel):
         Returns:
             Logits (B, T, V + P).
         """
-        view = self.rows(vocabulary) if vocabulary is not None else None
-        if view is None:
+        table = self.tensors(vocabulary) if vocabulary is not None else None
+        if table is None:
             logits: Tensor = self.model(input_ids=ids).logits
             return logits
         is_phrase = ids >= self.static_size
         inputs = self.embeddings.input(ids.masked_fill(is_phrase, 0))
-        inputs[is_phrase] = view.inputs[ids[is_phrase] - self.static_size]
+        inputs[is_phrase] = table.inputs[ids[is_phrase] - self.static_size]
         hidden = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         return torch.cat(
-            [self.embeddings.output(hidden), hidden @ view.outputs.T + view.bias], dim=-1
+            [self.embeddings.output(hidden), hidden @ table.outputs.T + table.bias], dim=-1
         )

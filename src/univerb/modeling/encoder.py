@@ -17,6 +17,7 @@ from transformers import AutoModel, PreTrainedModel
 from univerb.config import EncoderConfig
 from univerb.errors import PhraseError
 from univerb.modeling.heads import Heads, TiedHead, make_heads
+from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
@@ -38,13 +39,6 @@ class Embeddings(NamedTuple):
         weight = self.output.weight
         assert isinstance(weight, Tensor)
         return weight
-
-
-class Vectors(NamedTuple):
-    """Input and output vectors of some phrases, both (P, d); one tensor when tied."""
-
-    inputs: Tensor
-    outputs: Tensor
 
 
 class Plan(NamedTuple):
@@ -160,7 +154,7 @@ class PhraseEncoder(nn.Module):
         """The longest phrase that the body can read, in its own tokens."""
         return int(getattr(self.body.config.get_text_config(), "max_position_embeddings", 1 << 20))
 
-    def encode(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> Vectors:
+    def encode(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> PhraseVectors[Tensor]:
         """Encode phrases, sharing the passes of those that begin alike.
 
         Args:
@@ -174,7 +168,17 @@ class PhraseEncoder(nn.Module):
         device = hidden.device
         last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
         first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
-        return Vectors(*self.heads(hidden, embeddings.input(last), embeddings.output_weight[first]))
+        rows = embeddings.input(last), embeddings.output_weight[first]
+        return PhraseVectors(*self.heads(hidden, *rows))
+
+    def encode_to_numpy(
+        self, phrases: Sequence[Phrase], embeddings: Embeddings
+    ) -> PhraseVectors[Matrix]:
+        """Encode phrases to single-precision arrays; one array for both sides if tied."""
+        sides = self.encode(phrases, embeddings)
+        outputs = sides.outputs.float().cpu().numpy()
+        is_tied = sides.inputs is sides.outputs
+        return PhraseVectors(outputs if is_tied else sides.inputs.float().cpu().numpy(), outputs)
 
     def states(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> Tensor:
         """Return the body's state at the end of each phrase, which the heads turn into vectors.

@@ -13,47 +13,47 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from univerb.modeling.dynamic import DynamicLM, Rows
+from univerb.modeling.dynamic import DynamicLM, TableTensors
 from univerb.vocabulary import DynamicVocabulary
 
-Current = Callable[[], Rows | None]
-"""Gives the vocabulary's vectors as they are now."""
+Current = Callable[[], TableTensors | None]
+"""Returns the phrase table as it is now."""
 
 
 class DynamicEmbedding(nn.Module):
     """Looks ids up in the LM's input matrix, or in the phrase table from |V| on."""
 
-    def __init__(self, static: nn.Module, rows: Current, static_size: int) -> None:
+    def __init__(self, static: nn.Module, table: Current, static_size: int) -> None:
         super().__init__()
         self.static = static
         self.static_size = static_size
-        self._rows = rows
+        self._table = table
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to vectors (B, T, d)."""
         is_phrase = ids >= self.static_size
         vectors: Tensor = self.static(ids.masked_fill(is_phrase, 0))
-        view = self._rows() if bool(is_phrase.any()) else None
-        if view is not None:
-            vectors[is_phrase] = view.inputs[ids[is_phrase] - self.static_size]
+        table = self._table() if bool(is_phrase.any()) else None
+        if table is not None:
+            vectors[is_phrase] = table.inputs[ids[is_phrase] - self.static_size]
         return vectors
 
 
 class DynamicHead(nn.Module):
     """Appends the phrases' logits to the LM's own."""
 
-    def __init__(self, static: nn.Module, rows: Current) -> None:
+    def __init__(self, static: nn.Module, table: Current) -> None:
         super().__init__()
         self.static = static
-        self._rows = rows
+        self._table = table
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, d) to logits (B, T, V + P)."""
         logits: Tensor = self.static(hidden)
-        view = self._rows()
-        if view is None:
+        table = self._table()
+        if table is None:
             return logits
-        return torch.cat([logits, hidden @ view.outputs.T + view.bias], dim=-1)
+        return torch.cat([logits, hidden @ table.outputs.T + table.bias], dim=-1)
 
 
 def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedModel:
@@ -66,12 +66,12 @@ def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedMode
     Returns:
         A model that shares its weights with `lm.model`. Turn its output into text with `expand`.
     """
-    rows = partial(lm.rows, vocabulary)
+    table = partial(lm.tensors, vocabulary)
     base_name = lm.model.base_model_prefix
     model = _shallow(lm.model)
     setattr(model, base_name, _shallow(lm.model.base_model))
-    model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, rows, lm.static_size))
-    model.set_output_embeddings(DynamicHead(lm.embeddings.output, rows))
+    model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, table, lm.static_size))
+    model.set_output_embeddings(DynamicHead(lm.embeddings.output, table))
     return model
 
 

@@ -1,4 +1,4 @@
-"""What an LM with phrases is, whatever computes it: names, vectors and where they come from."""
+"""PhraseModel: an LM with phrases, whichever engine computes it, and the source of its vectors."""
 
 import threading
 import weakref
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import Profile
+from univerb.config import EncoderConfig, Profile
 from univerb.errors import PhraseError, PromptError, VocabularyError
-from univerb.modeling.phrase_table import PhraseTable, TableView, VectorPair
+from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
 from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Phrase
 from univerb.phrases.collection import PhraseItem, collect_phrases
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class VectorSource(Protocol):
-    """Somewhere that phrase vectors were put, such as a corpus on disk."""
+    """Stored phrase vectors, such as a corpus on disk."""
 
     @property
     def fingerprint(self) -> str:
@@ -38,69 +38,51 @@ class VectorSource(Protocol):
     def vectors(
         self, keys: Sequence[tuple[int, ...]]
     ) -> tuple[NDArray[numpy.int64], NDArray[Any], NDArray[Any]]:
-        """Return which phrases it has, as places in `keys`, and their two kinds of vectors."""
+        """Return the indices of the keys that are stored, and their input and output vectors."""
         ...
 
 
 class PhraseModel(ABC):
-    """An LM and its phrases; a subclass says what the LM is and how a phrase is encoded."""
+    """An LM and its phrases; a subclass says what the LM is and how a phrase is encoded.
+
+    Data flows one way: documents -> phrases (`vocabulary`) -> vectors -> table (both `encode`) ->
+    decoding.
+    """
 
     engine: str
-    """Who computes: the name of a module in `decoding.engines`."""
+    """Name of the engine that computes it: a folder in `univerb.engines`."""
+    static_size: int
+    """|V|, counted in rows of the output matrix: the first phrase has this id."""
+    width: int
+    """Size of a phrase's vector, d."""
+    context_size: int
+    """Number of positions that the LM can see."""
+    has_window: bool
+    """Whether some layers see only the last slots of the KV cache, or count slots."""
 
     def __init__(self, tokenizer: Tokenizer, profile: Profile, name: str) -> None:
         self.tokenizer = tokenizer
         self.profile = profile
         self.name = name
-        """What to load it by."""
+        """What `univerb.load` finds it by."""
         self._tables: weakref.WeakKeyDictionary[DynamicVocabulary, PhraseTable] = (
             weakref.WeakKeyDictionary()
         )
         self._sources: list[VectorSource] = []
-        self._encoded = VectorCache()
-        """What requests had encoded, for those that come after them."""
-        self._encoder_stamp = -1
+        self._cache = VectorCache()
+        """Vectors that earlier requests had encoded."""
+        self._encoder_version = -1
         self._lock = threading.Lock()
 
     @property
     @abstractmethod
-    def static_size(self) -> int:
-        """|V|, counted in rows of the output matrix: the first phrase has this id."""
-
-    @property
-    @abstractmethod
-    def context_size(self) -> int:
-        """How many positions the LM can see."""
+    def encoder_config(self) -> EncoderConfig:
+        """The settings of the phrase encoder."""
 
     @property
     @abstractmethod
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config says."""
-
-    @property
-    @abstractmethod
-    def has_window(self) -> bool:
-        """Whether some layers see only the last so many slots of the KV cache, or count them."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """How many numbers a phrase's vector has."""
-
-    @property
-    @abstractmethod
-    def is_tied(self) -> bool:
-        """Whether a phrase has one vector for input and output."""
-
-    @property
-    @abstractmethod
-    def has_count_correction(self) -> bool:
-        """Whether phrases that begin alike share what their first token gives them."""
-
-    @property
-    @abstractmethod
-    def is_trained(self) -> bool:
-        """Whether the encoder has been trained at all."""
 
     @property
     @abstractmethod
@@ -112,16 +94,26 @@ class PhraseModel(ABC):
         """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
 
     @abstractmethod
-    def stamp(self) -> int:
-        """Return a number that rises when something that vectors depend on is changed."""
+    def parameter_version(self) -> int:
+        """Return a number that differs once the encoder or the LM's rows are changed."""
 
     @abstractmethod
     def phrase_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
 
     @abstractmethod
-    def encode_fresh(self, phrases: Sequence[Phrase]) -> VectorPair:
-        """Encode phrases that nobody has the vectors of."""
+    def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+        """Encode phrases, whether or not their vectors are stored somewhere."""
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether a phrase has one vector for input and output."""
+        return self.encoder_config.heads == "tied"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder has been trained at all."""
+        return self.encoder_config.trained_steps > 0
 
     def vocabulary(
         self,
@@ -134,11 +126,11 @@ class PhraseModel(ABC):
 
         Args:
             items: What to take phrases from.
-            source: How to find the phrases of a document; all 2-8-token n-grams by default.
-            max_phrases: Keep at most so many, most often found first.
+            source: Finds the phrases of a document; all 2-8-token n-grams by default.
+            max_phrases: Keep at most this many, the most frequent first.
 
         Returns:
-            A vocabulary for this LM. Its phrases are encoded when it is first used.
+            A vocabulary for this LM.
         """
         phrases = collect_phrases(items, self.tokenizer, source, max_phrases)
         for phrase in phrases:
@@ -149,14 +141,17 @@ class PhraseModel(ABC):
                 )
         return DynamicVocabulary(self.static_size, phrases)
 
-    def table(self, vocabulary: DynamicVocabulary) -> TableView | None:
-        """Return the vectors of a vocabulary as it is now.
+    def encode(self, vocabulary: DynamicVocabulary) -> TableView | None:
+        """Turn a vocabulary's phrases into vectors: the step between phrases and decoding.
+
+        Each phrase is encoded once; vectors stay as long as the vocabulary lives. A vocabulary
+        that has grown is encoded again at the price of its new phrases.
 
         Args:
-            vocabulary: Made for this LM. Its phrases are encoded once and kept as long as it lives.
+            vocabulary: Made for this LM.
 
         Returns:
-            Its rows, or None if it never had a phrase.
+            The phrase table, or None if the vocabulary never had a phrase.
 
         Raises:
             VocabularyError: If it was made for another LM.
@@ -166,11 +161,11 @@ class PhraseModel(ABC):
                 f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
                 f"{self.static_size}. Make it with lm.vocabulary(...)."
             )
-        self._follow_encoder()
+        self._drop_stale_vectors()
         with self._lock:
             if vocabulary not in self._tables:
                 self._tables[vocabulary] = PhraseTable(
-                    self.vectors, self.phrase_bias, self.has_count_correction
+                    self.vectors, self.phrase_bias, self.encoder_config.count_correction
                 )
             table = self._tables[vocabulary]
         return table.sync(vocabulary)
@@ -189,49 +184,52 @@ class PhraseModel(ABC):
         if source not in self._sources:
             self._sources.append(source)
 
-    def vectors(self, phrases: Sequence[Phrase]) -> VectorPair:
-        """Return input and output vectors of phrases, in order, from a source where one has them.
+    def vectors(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+        """Return the vectors of phrases, in order: stored, cached, or else encoded now.
 
         Args:
-            phrases: What to encode.
+            phrases: What to look up or encode.
 
         Returns:
-            Their vectors; single precision, or as a source keeps them if one has them all.
+            Their vectors; single precision, or as a source stores them if one has them all.
         """
-        self._follow_encoder()
+        self._drop_stale_vectors()
         keys = [phrase.ids for phrase in phrases]
         missing = numpy.arange(len(keys))
         inputs = numpy.empty((len(keys), self.width), numpy.float32)
         outputs = inputs if self.is_tied else numpy.empty_like(inputs)
         sources = [s for s in self._sources if s.fingerprint == self.fingerprint()] if keys else []
-        for find in [*(source.vectors for source in sources), self._encoded.find]:
+        for find in [*(source.vectors for source in sources), self._cache.find]:
             if not missing.size:
                 break
-            places, *sides = find([keys[at] for at in missing.tolist()])
-            if len(places) == len(keys):
+            indices, *sides = find([keys[index] for index in missing.tolist()])
+            if len(indices) == len(keys):
                 # All of them: no copy.
-                return VectorPair(sides[0], sides[0] if self.is_tied else sides[1])
+                return PhraseVectors(sides[0], sides[0] if self.is_tied else sides[1])
             for side, rows in zip((inputs, outputs), sides, strict=True):
-                side[missing[places]] = rows
-            missing = numpy.delete(missing, places)
+                side[missing[indices]] = rows
+            missing = numpy.delete(missing, indices)
         if missing.size:
-            stamp = self.stamp()
-            rest = self.encode_fresh([phrases[at] for at in missing.tolist()])
-            inputs[missing] = rest.inputs
-            outputs[missing] = rest.outputs
-            with self._lock:
-                # Not what an encoder made that was changed meanwhile.
-                if stamp == self._encoder_stamp == self.stamp():
-                    known = [keys[at] for at in missing.tolist()]
-                    self._encoded.add(known, rest.inputs, rest.outputs)
-        return VectorPair(inputs, outputs)
+            fresh = self._encode_and_cache([phrases[index] for index in missing.tolist()])
+            inputs[missing] = fresh.inputs
+            outputs[missing] = fresh.outputs
+        return PhraseVectors(inputs, outputs)
+
+    def _encode_and_cache(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+        version = self.parameter_version()
+        fresh = self.run_encoder(phrases)
+        with self._lock:
+            # Not if the encoder was changed meanwhile.
+            if version == self._encoder_version == self.parameter_version():
+                self._cache.add([phrase.ids for phrase in phrases], *fresh)
+        return fresh
 
     def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
         """Return a user's message in the model's chat template, as ids ready to be continued.
 
         Args:
-            message: What the user says.
-            system: What the model is told first; the template's own default if None.
+            message: The user's message.
+            system: The system message; the template's default if None.
 
         Returns:
             The prompt's token ids: as text the template's special tokens would be added twice.
@@ -254,13 +252,12 @@ class PhraseModel(ABC):
         """
         with self._lock:
             self._tables.clear()
-            self._encoded.clear()
+            self._cache.clear()
 
-    def _follow_encoder(self) -> None:
-        """Forget vectors that an older state of the encoder made."""
-        stamp = self.stamp()
+    def _drop_stale_vectors(self) -> None:
+        version = self.parameter_version()
         with self._lock:
-            if stamp != self._encoder_stamp:
+            if version != self._encoder_version:
                 self._tables.clear()
-                self._encoded.clear()
-                self._encoder_stamp = stamp
+                self._cache.clear()
+                self._encoder_version = version

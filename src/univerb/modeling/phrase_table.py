@@ -1,19 +1,19 @@
-"""Rows of the dynamic vocabulary: one vector per phrase, kept in step with its names.
+"""The phrase table: vectors of a vocabulary's phrases, synchronised with its names.
 
 Everything here is numpy: an engine that has no torch reads the same table. A row knows its phrase
-(`numbers`) and a phrase its row (`places`), so rows may lie in any order and some may be away:
+(`numbers`) and a phrase its row (`places`), so rows may be in any order and some may be absent:
 
-* Large batches are laid down in the order of their first tokens, so that the phrases that begin
-  alike are one stretch of memory, and in half precision, as a store keeps them.
-* Phrases that can no longer be chosen are let go once they are the larger part. If one comes back,
-  its vector is asked for again; a store or a cache then has it, and nothing is encoded.
+* Large batches are stored in half precision and ordered by first token, so that the phrases that
+  begin alike are contiguous.
+* Phrases that can no longer be chosen are dropped once they are the majority. If one comes back,
+  its vector is looked up again; a corpus or the cache then has it, and nothing is encoded.
 """
 
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -22,9 +22,9 @@ from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary, VocabularyState
 
 HALF_FROM = 16_384
-"""Batches of so many phrases are kept in half precision and by first token."""
+"""Batches of at least this many phrases are stored in half precision and by first token."""
 KEEP_COLD = 1024
-"""So many phrases that cannot be chosen stay where they are, whatever their share."""
+"""Up to this many phrases that cannot be chosen keep their rows, whatever their share."""
 
 Floats = NDArray[numpy.float32]
 Ints = NDArray[numpy.int64]
@@ -32,14 +32,17 @@ Matrix = NDArray[Any]
 """Rows in single or half precision."""
 
 
-class VectorPair(NamedTuple):
-    """Input and output vectors of some phrases, both (P, d); one array when tied."""
-
-    inputs: Matrix
-    outputs: Matrix
+Array = TypeVar("Array")
 
 
-Encode = Callable[[Sequence[Phrase]], VectorPair]
+class PhraseVectors(NamedTuple, Generic[Array]):
+    """Input and output vectors of some phrases, both (P, d); one array or tensor when tied."""
+
+    inputs: Array
+    outputs: Array
+
+
+Encode = Callable[[Sequence[Phrase]], PhraseVectors[Matrix]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,7 @@ class TableView:
     numbers: Ints
     """(R,), the phrase of each row: its id is |V| + number."""
     places: Ints
-    """(P,), the row of each phrase, or -1 if it is away."""
+    """(P,), the row of each phrase, or -1 if it is absent."""
     inputs: Matrix
     """(R, d), fed when a phrase is read."""
     outputs: Matrix
@@ -62,35 +65,30 @@ class TableView:
     lengths: Ints
     """(R,), each phrase's number of tokens."""
     tokens: Set[int]
-    """All tokens of the phrases, and maybe of some that are away."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether row i is phrase i, all of them."""
-        return len(self.numbers) == len(self.places) and bool(
-            (self.numbers == numpy.arange(len(self.numbers))).all()
-        )
+    """All tokens of the phrases, and maybe of absent ones."""
 
     def in_order(self) -> "TableView":
-        """Return the same with row i for phrase i; what is away cannot be chosen."""
-        is_away = self.places < 0
+        """Return the table with row i for phrase i; absent phrases cannot be chosen."""
         numbers = numpy.arange(len(self.places))
+        if numpy.array_equal(self.numbers, numbers):
+            return self
+        is_absent = self.places < 0
         return TableView(
             self.version,
             numbers,
             numbers,
             self.inputs[self.places],
             self.outputs[self.places],
-            numpy.where(is_away, numpy.float32(-numpy.inf), self.bias[self.places]),
+            numpy.where(is_absent, numpy.float32(-numpy.inf), self.bias[self.places]),
             self.first[self.places],
             self.lengths[self.places],
             self.tokens,
         )
 
     @cached_property
-    def groups(self) -> "Groups":
+    def groups(self) -> "FirstTokenGroups":
         """The rows by their first tokens."""
-        return Groups(self.first)
+        return FirstTokenGroups(self.first)
 
     def input(self, number: int) -> Floats:
         """Return the vector that is fed for a phrase, (d,)."""
@@ -98,8 +96,8 @@ class TableView:
         return vector
 
 
-class Groups:
-    """Rows that begin with the same token, found by it."""
+class FirstTokenGroups:
+    """Rows of phrases that begin with the same token, found by it."""
 
     def __init__(self, first: Ints) -> None:
         self._order = numpy.argsort(first, kind="stable")
@@ -107,10 +105,10 @@ class Groups:
         self._edges = numpy.append(begins, len(first))
 
     def find(self, tokens: Ints) -> list[Ints | slice]:
-        """Return the rows of each of some tokens that have any, stretches of memory as slices."""
-        place = numpy.searchsorted(self._tokens, tokens)
-        place = place[self._tokens.take(place, mode="clip") == tokens]
-        return [self._rows(at) for at in place.tolist()]
+        """Return the rows of each token that has any, contiguous ones as a slice."""
+        groups = numpy.searchsorted(self._tokens, tokens)
+        groups = groups[self._tokens.take(groups, mode="clip") == tokens]
+        return [self._rows(group) for group in groups.tolist()]
 
     def _rows(self, group: int) -> Ints | slice:
         rows = self._order[self._edges[group] : self._edges[group + 1]]
@@ -119,7 +117,7 @@ class Groups:
 
 
 class PhraseTable:
-    """The matrices of one vocabulary, grown in place: what was encoded stays where it is."""
+    """The matrices of one vocabulary, which grow as it does; `sync` returns views of them."""
 
     def __init__(
         self, encode: Encode, bias: Callable[[], float], count_correction: bool = False
@@ -136,14 +134,14 @@ class PhraseTable:
         self._lock = threading.Lock()
 
     def sync(self, vocabulary: DynamicVocabulary) -> TableView | None:
-        """Encode what is new and return the rows.
+        """Encode new phrases and return the table as it now is.
 
         Args:
-            vocabulary: The names to follow, the same at every call. The table does not hold it,
-                so that it can be dropped with it.
+            vocabulary: The same at every call. The table holds no reference to it, so that both
+                can be freed together.
 
         Returns:
-            The rows, or None if the vocabulary never had a phrase.
+            The table, or None if the vocabulary never had a phrase.
         """
         if self._view is not None and self._view.version == vocabulary.version:
             return self._view
@@ -151,13 +149,13 @@ class PhraseTable:
             known = len(self._places)
             state = vocabulary.snapshot(since=known)
             active = numpy.frombuffer(state.active, dtype=bool)
-            self._let_go(active[self._numbers])
-            back = numpy.flatnonzero(active[:known] & (self._places < 0))
-            away = [vocabulary.phrase(vocabulary.static_size + int(at)) for at in back]
-            fresh = numpy.arange(known, known + len(state.phrases))
-            self._places = numpy.concatenate([self._places, numpy.full(len(fresh), -1)])
-            if len(back) + len(fresh):
-                self._append(numpy.concatenate([back, fresh]), [*away, *state.phrases])
+            self._drop_inactive(active[self._numbers])
+            returning = numpy.flatnonzero(active[:known] & (self._places < 0))
+            old = [vocabulary.phrase(vocabulary.static_size + int(number)) for number in returning]
+            new = numpy.arange(known, known + len(state.phrases))
+            self._places = numpy.concatenate([self._places, numpy.full(len(new), -1)])
+            if len(returning) + len(new):
+                self._append(numpy.concatenate([returning, new]), [*old, *state.phrases])
             if len(self._places) and (self._view is None or self._view.version != state.version):
                 self._view = self._make_view(state)
         return self._view
@@ -165,40 +163,40 @@ class PhraseTable:
     def _append(self, numbers: Ints, phrases: Sequence[Phrase]) -> None:
         first = numpy.array([phrase.ids[0] for phrase in phrases])
         lengths = numpy.array([len(phrase) for phrase in phrases])
-        # A new set: views of older versions may be looked at meanwhile.
+        # A new set: views of older versions may be in use.
         self._tokens = self._tokens.union(*(phrase.ids for phrase in phrases))
         is_large = len(phrases) >= HALF_FROM
         if is_large:
             order = numpy.argsort(first, kind="stable")
-            phrases = [phrases[at] for at in order.tolist()]
+            phrases = [phrases[index] for index in order.tolist()]
             numbers, first, lengths = numbers[order], first[order], lengths[order]
-        vectors = _laid_out(self._encode(phrases), is_large)
+        vectors = _contiguous(self._encode(phrases), is_large)
         used = len(self._numbers)
-        self._outputs = _written(self._outputs, vectors.outputs, used)
+        self._outputs = _appended(self._outputs, vectors.outputs, used)
         is_tied = vectors.inputs is vectors.outputs
-        self._inputs = self._outputs if is_tied else _written(self._inputs, vectors.inputs, used)
+        self._inputs = self._outputs if is_tied else _appended(self._inputs, vectors.inputs, used)
         self._places[numbers] = numpy.arange(used, used + len(numbers))
         self._numbers = numpy.concatenate([self._numbers, numbers])
         self._first = numpy.concatenate([self._first, first])
         self._lengths = numpy.concatenate([self._lengths, lengths])
 
-    def _let_go(self, is_active: NDArray[numpy.bool_]) -> None:
+    def _drop_inactive(self, is_active: NDArray[numpy.bool_]) -> None:
         """Drop the rows of phrases that cannot be chosen, if they are many."""
         cold = int((~is_active).sum())
         if cold <= max(KEEP_COLD, len(is_active) - cold):
             return
         assert self._inputs is not None
         assert self._outputs is not None
-        # One stays in any case, so that there is something to look at.
-        kept = numpy.flatnonzero(is_active) if is_active.any() else numpy.zeros(1, numpy.int64)
+        # One stays in any case: a table is never empty.
+        rows = numpy.flatnonzero(is_active) if is_active.any() else numpy.zeros(1, numpy.int64)
         is_tied = self._inputs is self._outputs
-        # Copies: views of older versions keep what they see.
-        self._outputs = self._outputs[kept]
-        self._inputs = self._outputs if is_tied else self._inputs[kept]
-        self._numbers, self._first = self._numbers[kept], self._first[kept]
-        self._lengths = self._lengths[kept]
+        # Copies: views of older versions keep their rows.
+        self._outputs = self._outputs[rows]
+        self._inputs = self._outputs if is_tied else self._inputs[rows]
+        self._numbers, self._first = self._numbers[rows], self._first[rows]
+        self._lengths = self._lengths[rows]
         self._places = numpy.full(len(self._places), -1)
-        self._places[self._numbers] = numpy.arange(len(kept))
+        self._places[self._numbers] = numpy.arange(len(rows))
 
     def _make_view(self, state: VocabularyState) -> TableView:
         assert self._inputs is not None
@@ -210,41 +208,39 @@ class PhraseTable:
         if self._count_correction and rows:
             counts = numpy.bincount(self._first[is_active], minlength=int(self._first.max()) + 1)
             bias = bias - numpy.log(numpy.maximum(counts[self._first], 1))
-        masked = numpy.where(is_active, bias, -numpy.inf).astype(numpy.float32)
-        # A copy: the table goes on writing into its own.
-        places = self._places.copy()
-        matrices = self._inputs[:rows], self._outputs[:rows]
         return TableView(
             state.version,
             self._numbers,
-            places,
-            *matrices,
-            masked,
+            # A copy: the table goes on writing into its own.
+            self._places.copy(),
+            self._inputs[:rows],
+            self._outputs[:rows],
+            numpy.where(is_active, bias, -numpy.inf).astype(numpy.float32),
             self._first,
             self._lengths,
             self._tokens,
         )
 
 
-def _laid_out(vectors: VectorPair, is_large: bool) -> VectorPair:
+def _contiguous(vectors: PhraseVectors[Matrix], is_large: bool) -> PhraseVectors[Matrix]:
     """Return vectors as rows without gaps, which are read several times faster."""
     dtype = numpy.dtype(numpy.float16) if is_large else vectors.outputs.dtype
     outputs = numpy.ascontiguousarray(vectors.outputs, dtype)
     if vectors.inputs is vectors.outputs:
-        return VectorPair(outputs, outputs)
-    return VectorPair(numpy.ascontiguousarray(vectors.inputs, dtype), outputs)
+        return PhraseVectors(outputs, outputs)
+    return PhraseVectors(numpy.ascontiguousarray(vectors.inputs, dtype), outputs)
 
 
-def _written(buffer: Matrix | None, rows: Matrix, at: int) -> Matrix:
-    """Write rows into a buffer from a place on, doubling it when it is full."""
+def _appended(buffer: Matrix | None, rows: Matrix, used: int) -> Matrix:
+    """Write rows into a buffer after those in use, doubling it when it is full."""
     if buffer is None:
-        # The first rows are taken as they are; only vocabularies that grow pay for spare room.
+        # No copy of the first rows: only vocabularies that grow pay for spare room.
         return rows
-    end = at + len(rows)
+    end = used + len(rows)
     if len(buffer) < end:
         grown = numpy.empty((max(end, 2 * len(buffer)), buffer.shape[1]), buffer.dtype)
-        grown[:at] = buffer[:at]
+        grown[:used] = buffer[:used]
         buffer = grown
-    # Views of older versions end before `at`, so nobody reads what is written here.
-    buffer[at:end] = rows
+    # Views of older versions end before `used`: what is written here is in none of them.
+    buffer[used:end] = rows
     return buffer

@@ -19,8 +19,8 @@ from univerb.errors import OptionError
 from univerb.modeling.adapter import attach, save_adapter
 from univerb.modeling.checkpoint import ADAPTER, BACKBONE, describe, write_checkpoint
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import Vectors
 from univerb.modeling.heads import SplitHeads
+from univerb.modeling.phrase_table import PhraseVectors
 from univerb.phrase import Document, Phrase
 from univerb.training.batch import Key, MixedBatch
 from univerb.training.batches import Batches
@@ -212,7 +212,7 @@ class MixedTask:
         keys, outputs = self._pre_batch.entries(batch.pool.keys)
         return _Older(keys, outputs.to(self._lm.model.device)) if keys else None
 
-    def _sums(self, batch: MixedBatch, older: _Older | None) -> tuple[_Sums, Vectors]:
+    def _sums(self, batch: MixedBatch, older: _Older | None) -> tuple[_Sums, PhraseVectors[Tensor]]:
         """Return the losses of this process's passages, and the pool's vectors."""
         lm, weights = self._lm, self._config.losses
         vectors = encode_pool(lm, batch.pool, self._processes)
@@ -310,7 +310,7 @@ class MixedTask:
         found = true_continuations(batch, older)
         return [(row - share.start, unit, k) for row, unit, k in found if row in share]
 
-    def _share(self, sums: _Sums, batch: MixedBatch, vectors: Vectors) -> Loss:
+    def _share(self, sums: _Sums, batch: MixedBatch, vectors: PhraseVectors[Tensor]) -> Loss:
         weights = self._config.losses
         next_units = batch.unit_mask[:, 1:]
         every = batch.unit_mask if weights.alignment == "context" else next_units

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import Plan, Vectors, plan
+from univerb.modeling.encoder import Plan, plan
+from univerb.modeling.phrase_table import PhraseVectors
 from univerb.training.batch import Key, Pool
 from univerb.training.processes import Processes
 
 
-def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> Vectors:
+def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> PhraseVectors[Tensor]:
     """Encode the phrases of a pool, with gradients.
 
     Args:
@@ -24,7 +25,7 @@ def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> Vectors:
     """
     if not pool.keys:
         none = lm.embeddings.output_weight.new_empty(0, lm.width)
-        return Vectors(none, none)
+        return PhraseVectors(none, none)
     layout = _layout(lm, pool)
     share = processes.share(len(layout.windows))
     # By rows, so that the parts of the processes, one after the other, are in order.
@@ -33,7 +34,7 @@ def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> Vectors:
     vectors = _encode(lm, pool, layout, share, own)
     sides = [vectors.outputs] if lm.is_tied else [vectors.inputs, vectors.outputs]
     rows = processes.gather(torch.cat(sides, dim=1))[torch.tensor(order).argsort()]
-    return Vectors(rows[:, : lm.width], rows[:, -lm.width :])
+    return PhraseVectors(rows[:, : lm.width], rows[:, -lm.width :])
 
 
 def pool_bias(lm: DynamicLM, keys: Sequence[Key]) -> Tensor:
@@ -53,7 +54,9 @@ def _layout(lm: DynamicLM, pool: Pool) -> Plan:
     return plan([tuple(own.encode(text).ids) for text in lm.tokenizer.decode_all(pool.keys)])
 
 
-def _encode(lm: DynamicLM, pool: Pool, layout: Plan, share: range, own: Sequence[int]) -> Vectors:
+def _encode(
+    lm: DynamicLM, pool: Pool, layout: Plan, share: range, own: Sequence[int]
+) -> PhraseVectors[Tensor]:
     # Without rows of its own a process encodes one for nothing: gradients then take the same way
     # on all processes, which wait for each other in it.
     windows = [layout.windows[row] for row in share or range(1)]
@@ -71,4 +74,4 @@ def _encode(lm: DynamicLM, pool: Pool, layout: Plan, share: range, own: Sequence
     ]
     last = lm.embeddings.input(column([pool.keys[place][-1] for place in own]))
     first = lm.embeddings.output_weight[column([pool.keys[place][0] for place in own])]
-    return Vectors(*lm.encoder.heads(states, last, first))
+    return PhraseVectors(*lm.encoder.heads(states, last, first))

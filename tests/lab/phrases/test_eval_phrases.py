@@ -57,8 +57,8 @@ class Scored:
     def __init__(self, lm, reading, halves):
         self.vocabulary = candidates(lm, halves, None).vocabulary
         self.keys = [phrase.ids for phrase in self.vocabulary.snapshot().phrases]
-        view = lm.rows(self.vocabulary)
-        self.first = view.first
+        view = lm.tensors(self.vocabulary)
+        self.first = torch.from_numpy(lm.encode(self.vocabulary).in_order().first)
         self.scores = (reading.states @ view.outputs.T + view.bias).float()
 
 
@@ -294,7 +294,7 @@ class TestInputSide:
         place, size = halves.spans[-1]
         found = input_side(lm, reading, [(place, size)], most=1)
         phrase = lm.tokenizer.decode(halves.truth[place : place + size])
-        vector = lm.encode(list(lm.vocabulary([phrase.strip()]))).inputs
+        vector = lm.tensors(lm.vocabulary([phrase.strip()])).inputs
         before = halves.context + halves.truth[:place]
         rows = torch.cat([lm.embeddings.input(torch.tensor(before)), vector])
         tokens = after(lm, before + halves.truth[place : place + size]).double().log_softmax(-1)

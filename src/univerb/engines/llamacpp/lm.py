@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import Profile
+from univerb.config import EncoderConfig, Profile
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_parts import (
     INPUT,
@@ -46,7 +46,7 @@ from univerb.modeling.card import (
     read_card,
 )
 from univerb.modeling.phrase_model import PhraseModel
-from univerb.modeling.phrase_table import VectorPair
+from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.threads import thread_count
 from univerb.tokenizer import Tokenizer
@@ -68,6 +68,8 @@ class LlamaCppLM(PhraseModel):
     """A causal LM in a GGUF file that can read and write phrases as single vocabulary items."""
 
     engine = "llamacpp"
+    # llama.cpp counts windows by position, so shared caches do not disturb them.
+    has_window = False
 
     def __init__(self, gguf: GgufFile, folder: Path, tokens: Path, name: str, threads: int) -> None:
         self.gguf = gguf
@@ -80,6 +82,8 @@ class LlamaCppLM(PhraseModel):
         check_fits(gguf, self._card, tokenizer)
         check_words(gguf, rust, self._card.backbone.name)
         self.native = NativeModel(gguf.path, threads)
+        self.static_size, self.width = self.native.static_size, self.native.width
+        self.context_size = self.native.context_size
         self.threads = threads
         self._torch_side: tuple[PhraseEncoder, Embeddings] | None = None
         self._check_usable()
@@ -128,16 +132,6 @@ class LlamaCppLM(PhraseModel):
             thread_count(threads),
         )
 
-    @property
-    def static_size(self) -> int:
-        """|V|, counted in rows of the output matrix: the first phrase has this id."""
-        return self.native.static_size
-
-    @property
-    def context_size(self) -> int:
-        """How many positions the LM can see."""
-        return self.native.context_size
-
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config or the file says."""
@@ -148,29 +142,9 @@ class LlamaCppLM(PhraseModel):
         return frozenset(i for i in listed if isinstance(i, int) and 0 <= i < self.static_size)
 
     @property
-    def has_window(self) -> bool:
-        """False: llama.cpp counts windows by position, so shared caches do not disturb them."""
-        return False
-
-    @property
-    def width(self) -> int:
-        """How many numbers a phrase's vector has."""
-        return self.native.width
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether a phrase has one vector for input and output."""
-        return self._card.encoder.heads == "tied"
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the encoder has been trained at all."""
-        return self._card.encoder.trained_steps > 0
-
-    @property
-    def has_count_correction(self) -> bool:
-        """Whether phrases that begin alike share what their first token gives them."""
-        return self._card.encoder.count_correction
+    def encoder_config(self) -> EncoderConfig:
+        """The settings of the phrase encoder."""
+        return self._card.encoder
 
     @property
     def output_name(self) -> str:
@@ -185,7 +159,7 @@ class LlamaCppLM(PhraseModel):
         """Round states as llama.cpp does before it multiplies them with the output matrix."""
         return as_multiplied(states, self.gguf.matrices[self.output_name].kind)
 
-    def stamp(self) -> int:
+    def parameter_version(self) -> int:
         """Return 0: nothing here changes."""
         return 0
 
@@ -251,8 +225,8 @@ class LlamaCppLM(PhraseModel):
             is_real = numpy.issubdtype(tensor.dtype, numpy.floating)
             yield name, tensor.astype(numpy.float32) if is_real else tensor
 
-    def encode_fresh(self, phrases: Sequence[Phrase]) -> VectorPair:
-        """Encode phrases that nobody has the vectors of.
+    def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+        """Encode phrases, whether or not their vectors are stored somewhere.
 
         The encoder is a torch module: the first call imports torch, loads the encoder with its
         backbone, and keeps the encoder alone.
@@ -268,9 +242,7 @@ class LlamaCppLM(PhraseModel):
         with self._lock:
             encoder, embeddings = self._torch_side = self._torch_side or self._load_torch_side()
         with torch.inference_mode():
-            made = encoder.encode(phrases, embeddings)
-        outputs: Floats = made.outputs.numpy()
-        return VectorPair(outputs if self.is_tied else made.inputs.numpy(), outputs)
+            return encoder.encode_to_numpy(phrases, embeddings)
 
     def _load_torch_side(self) -> "tuple[PhraseEncoder, Embeddings]":
         import torch

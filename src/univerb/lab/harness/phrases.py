@@ -104,7 +104,7 @@ class PhraseSupply:
                 items += sources.corpus.select(context, lm.tokenizer, sources.k).phrases
             items += [Document(context, CONTEXT)] * sources.own_context
         vocabulary = lm.vocabulary(items)
-        rows = lm.rows(vocabulary)
+        rows = lm.tensors(vocabulary)
         if rows is None:
             return None
         keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]

@@ -78,7 +78,7 @@ def input_side(
     phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in keys]
     with torch.inference_mode():
         rows: dict[Vector, Tensor] = {
-            "encoder": lm.encode(phrases).inputs,
+            "encoder": torch.from_numpy(lm.vectors(phrases).inputs).to(lm.embeddings.output_weight),
             "last token": reading.rows([key[-1] for key in keys]),
         }
     branches = [

@@ -238,7 +238,7 @@ class _Run:
         keys = [phrase.ids for phrase in found.vocabulary.snapshot().phrases]
         seed = f"{how.seed} {name}"
         if {TRUE_TEXT, FIRING} & set(missing):
-            view = lm.rows(found.vocabulary)
+            view = lm.tensors(found.vocabulary)
             none = reading.logits[:, :0]
             scores = none if view is None else (reading.states @ view.outputs.T + view.bias).float()
             if TRUE_TEXT in missing:

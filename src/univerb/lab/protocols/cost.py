@@ -52,7 +52,7 @@ def counted_flops(
             f"positions is {positions}. Allowed: 1 to {lm.context_size}, what {lm.name!r} sees."
         )
     if vocabulary is not None:
-        lm.rows(vocabulary)
+        lm.tensors(vocabulary)
     ids = torch.zeros(1, positions, dtype=torch.long, device=lm.model.device)
     # Attention as plain products: the counter does not know the fused kernel of a CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -87,7 +87,7 @@ def footprint(lm: DynamicLM, vocabulary: DynamicVocabulary | None = None) -> Foo
         The bytes. The peaks are those so far: for the peak of some work, ask after it in a process
         of its own.
     """
-    rows = lm.rows(vocabulary) if vocabulary is not None else None
+    rows = lm.tensors(vocabulary) if vocabulary is not None else None
     device = lm.model.device
     on_cuda = device.type == "cuda"
     return Footprint(

@@ -137,7 +137,7 @@ def uncached_seconds(
     Returns:
         Seconds.
     """
-    view = lm.rows(vocabulary) if vocabulary is not None else None
+    view = lm.tensors(vocabulary) if vocabulary is not None else None
     rows = _token_rows(lm, prefix)
     total = 0.0
     for piece in made.pieces:
