@@ -111,9 +111,9 @@ def test_the_best_of_half_precision_rows_are_multiplied_in_single_precision(monk
     scored = own.scored(hidden, 99)
     view = model.encode(vocabulary)
     assert view.outputs.dtype == numpy.float16
-    rows = view.outputs[view.places[scored.numbers]].astype("f4")
+    rows = view.outputs[view.rows[scored.numbers]].astype("f4")
     best = numpy.argsort(-scored.logits)[:8]
-    exact = rows[best] @ hidden + view.bias[view.places[scored.numbers[best]]] + 0.5
+    exact = rows[best] @ hidden + view.bias[view.rows[scored.numbers[best]]] + 0.5
     numpy.testing.assert_allclose(scored.logits[best], exact, atol=1e-4)
 
 
@@ -165,7 +165,7 @@ def test_phrases_that_cannot_be_chosen_are_let_go_and_come_back(monkeypatch):
     kept = before.outputs.copy()
     vocabulary.remove(range(10_000, 10_030))
     small = model.encode(vocabulary)
-    assert len(small.outputs) == 10 and small.places[:30].max() == -1
+    assert len(small.outputs) == 10 and small.rows[:30].max() == -1
     assert numpy.array_equal(before.outputs, kept), "an older view must not change under its reader"
     assert small.in_order() is not small
     assert numpy.array_equal(small.in_order().bias[30:], before.bias[30:])
@@ -174,7 +174,7 @@ def test_phrases_that_cannot_be_chosen_are_let_go_and_come_back(monkeypatch):
     back = model.encode(vocabulary)
     assert model.encoded == asked + 2, "only what came back is asked for"
     for number in (4, 5, 35):
-        assert numpy.array_equal(back.outputs[back.places[number]], kept[number])
+        assert numpy.array_equal(back.outputs[back.rows[number]], kept[number])
         assert numpy.array_equal(back.input(number), before.input(number))
 
 

@@ -82,7 +82,7 @@ class PhraseHead:
             if self._ban or not self._eos_ids.isdisjoint(view.tokens):
                 new = self.vocabulary.snapshot(since=len(self._is_banned)).phrases
                 self._is_banned.extend(map(self._bans, new))
-                is_banned = numpy.frombuffer(self._is_banned, dtype=bool)[view.numbers]
+                is_banned = numpy.frombuffer(self._is_banned, dtype=bool)[view.phrase_indices]
                 self._bias = numpy.where(is_banned, -numpy.inf, self._bias).astype(numpy.float32)
         self._view = view
 
@@ -105,7 +105,7 @@ class PhraseHead:
         if self._view is None:
             return None
         if not self._uses_short_list(self._view):
-            return self._score(hidden, max_length, [slice(0, len(self._view.numbers))])
+            return self._score(hidden, max_length, [slice(0, len(self._view.phrase_indices))])
         _, count, per_token, max_gap = self._weights.short_list
         tokens = numpy.flatnonzero(token_logits >= token_logits.max() - max_gap)
         if len(tokens) > count:
@@ -115,7 +115,7 @@ class PhraseHead:
     def _uses_short_list(self, view: TableView) -> bool:
         if self._exact is not None:
             return not self._exact
-        return len(view.numbers) >= self._weights.short_list.min_phrases
+        return len(view.phrase_indices) >= self._weights.short_list.min_phrases
 
     def logits_by_first_token(
         self, tokens: Ints, hidden: Floats, max_length: int, per_token: int | None = None
@@ -136,7 +136,7 @@ class PhraseHead:
             return None
         logits = self._weights.logits(hidden, spans)
         logits += _joined(self._bias, spans)
-        indices, first_tokens = (_joined(column, spans) for column in (view.numbers, view.first))
+        indices, first_tokens = (_joined(column, spans) for column in (view.phrase_indices, view.first_tokens))
         scored = PhraseLogits(indices, first_tokens, logits)
         if max_length < self._max_length:
             logits[_joined(view.lengths, spans) > max_length] = -numpy.inf
@@ -151,7 +151,7 @@ class PhraseHead:
         count = min(_RESCORED, len(scored.logits))
         best = numpy.argpartition(scored.logits, -count)[-count:]
         best = best[scored.logits[best] > -numpy.inf]
-        rows = view.places[scored.indices[best]]
+        rows = view.rows[scored.indices[best]]
         scored.logits[best] = self._weights.exact_logits(hidden, rows) + self._bias[rows]
 
     def without_repeats(
@@ -165,9 +165,9 @@ class PhraseHead:
     def is_masked(self, index: int) -> bool:
         """Whether a phrase may not be chosen any more."""
         # Others may have added it since this sequence looked.
-        if self._view is None or index >= len(self._view.places):
+        if self._view is None or index >= len(self._view.rows):
             return True
-        row = int(self._view.places[index])
+        row = int(self._view.rows[index])
         return row < 0 or bool(self._bias[row] == -math.inf)
 
     def input(self, index: int) -> Floats:

@@ -1,7 +1,7 @@
 """The phrase table: vectors of a vocabulary's phrases, synchronised with its names.
 
 Everything here is numpy: an engine that has no torch reads the same table. A row knows its phrase
-(`numbers`) and a phrase its row (`places`), so rows may be in any order and some may be absent:
+(`phrase_indices`) and a phrase its row (`rows`), so rows may be in any order and some may be absent:
 
 * Large batches are stored in half precision and ordered by first token, so that the phrases that
   begin alike are contiguous.
@@ -50,9 +50,9 @@ class TableView:
     """The table at one version of its vocabulary."""
 
     version: int
-    numbers: Ints
-    """(R,), the phrase of each row: its id is |V| + number."""
-    places: Ints
+    phrase_indices: Ints
+    """(R,), the phrase of each row: its id is |V| + index."""
+    rows: Ints
     """(P,), the row of each phrase, or -1 if it is absent."""
     inputs: Matrix
     """(R, d), fed when a phrase is read."""
@@ -60,7 +60,7 @@ class TableView:
     """(R, d), scored against the LM's hidden state."""
     bias: Floats
     """(R,), added to the scores; -inf for phrases that are not active."""
-    first: Ints
+    first_tokens: Ints
     """(R,), each phrase's first token id."""
     lengths: Ints
     """(R,), each phrase's number of tokens."""
@@ -69,40 +69,40 @@ class TableView:
 
     def in_order(self) -> "TableView":
         """Return the table with row i for phrase i; absent phrases cannot be chosen."""
-        numbers = numpy.arange(len(self.places))
-        if numpy.array_equal(self.numbers, numbers):
+        indices = numpy.arange(len(self.rows))
+        if numpy.array_equal(self.phrase_indices, indices):
             return self
-        is_absent = self.places < 0
+        is_absent = self.rows < 0
         return TableView(
             self.version,
-            numbers,
-            numbers,
-            self.inputs[self.places],
-            self.outputs[self.places],
-            numpy.where(is_absent, numpy.float32(-numpy.inf), self.bias[self.places]),
-            self.first[self.places],
-            self.lengths[self.places],
+            indices,
+            indices,
+            self.inputs[self.rows],
+            self.outputs[self.rows],
+            numpy.where(is_absent, numpy.float32(-numpy.inf), self.bias[self.rows]),
+            self.first_tokens[self.rows],
+            self.lengths[self.rows],
             self.tokens,
         )
 
     @cached_property
     def groups(self) -> "FirstTokenGroups":
         """The rows by their first tokens."""
-        return FirstTokenGroups(self.first)
+        return FirstTokenGroups(self.first_tokens)
 
-    def input(self, number: int) -> Floats:
+    def input(self, index: int) -> Floats:
         """Return the vector that is fed for a phrase, (d,)."""
-        vector: Floats = self.inputs[self.places[number]].astype(numpy.float32)
+        vector: Floats = self.inputs[self.rows[index]].astype(numpy.float32)
         return vector
 
 
 class FirstTokenGroups:
     """Rows of phrases that begin with the same token, found by it."""
 
-    def __init__(self, first: Ints) -> None:
-        self._order = numpy.argsort(first, kind="stable")
-        self._tokens, begins = numpy.unique(first[self._order], return_index=True)
-        self._edges = numpy.append(begins, len(first))
+    def __init__(self, first_tokens: Ints) -> None:
+        self._order = numpy.argsort(first_tokens, kind="stable")
+        self._tokens, begins = numpy.unique(first_tokens[self._order], return_index=True)
+        self._edges = numpy.append(begins, len(first_tokens))
 
     def find(self, tokens: Ints) -> list[Ints | slice]:
         """Return the rows of each token that has any, contiguous ones as a slice."""
@@ -127,8 +127,10 @@ class PhraseTable:
         self._count_correction = count_correction
         self._inputs: Matrix | None = None
         self._outputs: Matrix | None = None
-        self._numbers, self._first, self._lengths = (numpy.empty(0, numpy.int64) for _ in range(3))
-        self._places = numpy.empty(0, numpy.int64)
+        self._phrase_indices, self._first_tokens, self._lengths = (
+            numpy.empty(0, numpy.int64) for _ in range(3)
+        )
+        self._rows = numpy.empty(0, numpy.int64)
         self._tokens: set[int] = set()
         self._view: TableView | None = None
         self._lock = threading.Lock()
@@ -146,38 +148,38 @@ class PhraseTable:
         if self._view is not None and self._view.version == vocabulary.version:
             return self._view
         with self._lock:
-            known = len(self._places)
+            known = len(self._rows)
             state = vocabulary.snapshot(since=known)
             active = numpy.frombuffer(state.active, dtype=bool)
-            self._drop_inactive(active[self._numbers])
-            returning = numpy.flatnonzero(active[:known] & (self._places < 0))
-            old = [vocabulary.phrase(vocabulary.static_size + int(number)) for number in returning]
+            self._drop_inactive(active[self._phrase_indices])
+            returning = numpy.flatnonzero(active[:known] & (self._rows < 0))
+            old = [vocabulary.phrase(vocabulary.static_size + int(index)) for index in returning]
             new = numpy.arange(known, known + len(state.phrases))
-            self._places = numpy.concatenate([self._places, numpy.full(len(new), -1)])
+            self._rows = numpy.concatenate([self._rows, numpy.full(len(new), -1)])
             if len(returning) + len(new):
                 self._append(numpy.concatenate([returning, new]), [*old, *state.phrases])
-            if len(self._places) and (self._view is None or self._view.version != state.version):
+            if len(self._rows) and (self._view is None or self._view.version != state.version):
                 self._view = self._make_view(state)
         return self._view
 
-    def _append(self, numbers: Ints, phrases: Sequence[Phrase]) -> None:
-        first = numpy.array([phrase.ids[0] for phrase in phrases])
+    def _append(self, indices: Ints, phrases: Sequence[Phrase]) -> None:
+        first_tokens = numpy.array([phrase.ids[0] for phrase in phrases])
         lengths = numpy.array([len(phrase) for phrase in phrases])
         # A new set: views of older versions may be in use.
         self._tokens = self._tokens.union(*(phrase.ids for phrase in phrases))
         is_large = len(phrases) >= HALF_FROM
         if is_large:
-            order = numpy.argsort(first, kind="stable")
+            order = numpy.argsort(first_tokens, kind="stable")
             phrases = [phrases[index] for index in order.tolist()]
-            numbers, first, lengths = numbers[order], first[order], lengths[order]
+            indices, first_tokens, lengths = indices[order], first_tokens[order], lengths[order]
         vectors = _contiguous(self._encode(phrases), is_large)
-        used = len(self._numbers)
+        used = len(self._phrase_indices)
         self._outputs = _appended(self._outputs, vectors.outputs, used)
         is_tied = vectors.inputs is vectors.outputs
         self._inputs = self._outputs if is_tied else _appended(self._inputs, vectors.inputs, used)
-        self._places[numbers] = numpy.arange(used, used + len(numbers))
-        self._numbers = numpy.concatenate([self._numbers, numbers])
-        self._first = numpy.concatenate([self._first, first])
+        self._rows[indices] = numpy.arange(used, used + len(indices))
+        self._phrase_indices = numpy.concatenate([self._phrase_indices, indices])
+        self._first_tokens = numpy.concatenate([self._first_tokens, first_tokens])
         self._lengths = numpy.concatenate([self._lengths, lengths])
 
     def _drop_inactive(self, is_active: NDArray[numpy.bool_]) -> None:
@@ -193,30 +195,35 @@ class PhraseTable:
         # Copies: views of older versions keep their rows.
         self._outputs = self._outputs[rows]
         self._inputs = self._outputs if is_tied else self._inputs[rows]
-        self._numbers, self._first = self._numbers[rows], self._first[rows]
+        self._phrase_indices, self._first_tokens = (
+            self._phrase_indices[rows],
+            self._first_tokens[rows],
+        )
         self._lengths = self._lengths[rows]
-        self._places = numpy.full(len(self._places), -1)
-        self._places[self._numbers] = numpy.arange(len(rows))
+        self._rows = numpy.full(len(self._rows), -1)
+        self._rows[self._phrase_indices] = numpy.arange(len(rows))
 
     def _make_view(self, state: VocabularyState) -> TableView:
         assert self._inputs is not None
         assert self._outputs is not None
-        rows = len(self._numbers)
-        is_active = numpy.frombuffer(state.active, dtype=bool)[self._numbers]
-        weights = numpy.frombuffer(state.weights, dtype=numpy.float64)[self._numbers]
+        rows = len(self._phrase_indices)
+        is_active = numpy.frombuffer(state.active, dtype=bool)[self._phrase_indices]
+        weights = numpy.frombuffer(state.weights, dtype=numpy.float64)[self._phrase_indices]
         bias = weights + self._encoder_bias()
         if self._count_correction and rows:
-            counts = numpy.bincount(self._first[is_active], minlength=int(self._first.max()) + 1)
-            bias = bias - numpy.log(numpy.maximum(counts[self._first], 1))
+            counts = numpy.bincount(
+                self._first_tokens[is_active], minlength=int(self._first_tokens.max()) + 1
+            )
+            bias = bias - numpy.log(numpy.maximum(counts[self._first_tokens], 1))
         return TableView(
             state.version,
-            self._numbers,
+            self._phrase_indices,
             # A copy: the table goes on writing into its own.
-            self._places.copy(),
+            self._rows.copy(),
             self._inputs[:rows],
             self._outputs[:rows],
             numpy.where(is_active, bias, -numpy.inf).astype(numpy.float32),
-            self._first,
+            self._first_tokens,
             self._lengths,
             self._tokens,
         )

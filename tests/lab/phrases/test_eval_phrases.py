@@ -58,7 +58,7 @@ class Scored:
         self.vocabulary = candidates(lm, halves, None).vocabulary
         self.keys = [phrase.ids for phrase in self.vocabulary.snapshot().phrases]
         view = lm.tensors(self.vocabulary)
-        self.first = torch.from_numpy(lm.encode(self.vocabulary).in_order().first)
+        self.first = torch.from_numpy(lm.encode(self.vocabulary).in_order().first_tokens)
         self.scores = (reading.states @ view.outputs.T + view.bias).float()
 
 
