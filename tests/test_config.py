@@ -1,17 +1,15 @@
 """Every option has a range, a name that is checked, and one definition."""
 
-import dataclasses
 import math
 
 import pytest
-from univerb.decoding.options import Decoding, Options, make_decoding
 
-from univerb.config import Profile
+from univerb.config import GenerationConfig, GenerationOptions, Profile
 from univerb.errors import OptionError
 
 
 def test_keywords_and_settings_have_the_same_names():
-    assert set(Options.__annotations__) == {field.name for field in dataclasses.fields(Decoding)}
+    assert set(GenerationOptions.__annotations__) == set(GenerationConfig.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +32,8 @@ def test_keywords_and_settings_have_the_same_names():
         ("seed", -1),
         ("tolerance", 1.1),
         ("phrase_bias", math.inf),
-        ("escape", -1),
-        ("escape", 2.5),
+        ("no_repeat_ngram_size", -1),
+        ("no_repeat_ngram_size", 2.5),
         ("mode", "magic"),
         ("overshoot", "maybe"),
         ("positions", "none"),
@@ -47,24 +45,24 @@ def test_keywords_and_settings_have_the_same_names():
 )
 def test_a_value_out_of_range_is_refused_and_named(name, value):
     with pytest.raises(OptionError, match=name):
-        make_decoding({name: value})
+        GenerationConfig(**{name: value})
 
 
 def test_an_unknown_option_suggests_the_nearest():
     with pytest.raises(OptionError, match="Did you mean 'max_tokens'"):
-        make_decoding({"max_token": 5})
+        GenerationConfig(max_token=5)
 
 
 def test_verify_with_a_tolerance_is_a_contradiction():
     with pytest.raises(OptionError, match="verify"):
-        Decoding(mode="verify", tolerance=0.5)
+        GenerationConfig(mode="verify", tolerance=0.5)
 
 
 def test_what_is_left_open_comes_from_the_profile():
     profile = Profile(mode="unfold", tolerance=0.4, phrase_bias=2.0)
-    how = Decoding().resolved(profile)
-    assert (how.is_atomic, how.tolerance, how.phrase_bias) == (False, 0.4, 2.0)
-    assert Decoding(mode="verify").resolved(profile).tolerance == 0.0
-    assert Decoding(mode="atomic").resolved(profile).phrase_bias == 0.0
-    assert Decoding(mode="atomic", phrase_bias=1.0).resolved(profile).phrase_bias == 1.0
-    assert Decoding(tolerance=1.0).resolved(profile).tolerance == 1.0
+    how = GenerationConfig().resolved(profile)
+    assert (how.mode, how.tolerance, how.phrase_bias) == ("unfold", 0.4, 2.0)
+    assert GenerationConfig(mode="verify").resolved(profile).tolerance == 0.0
+    assert GenerationConfig(mode="atomic").resolved(profile).phrase_bias == 0.0
+    assert GenerationConfig(mode="atomic", phrase_bias=1.0).resolved(profile).phrase_bias == 1.0
+    assert GenerationConfig(tolerance=1.0).resolved(profile).tolerance == 1.0

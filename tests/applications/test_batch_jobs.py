@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from univerb.decoding.options import Decoding
 
 from conftest import TEXT, make_llama, make_tokenizer, saved
 from univerb.applications.batch_jobs import Group, Settings, run_batch
 from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
+from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
 from univerb.errors import DocumentError, ModelMissing, OptionError, UniverbError
 from univerb.modeling.dynamic import DynamicLM
@@ -165,7 +165,7 @@ def test_phrases_of_a_request_and_of_the_job(run, lm, tmp_path):
         request("own", phrases=["thirty days written notice"]),
         request("documents", documents=[TEXT, {"text": TEXT, "name": "mine"}]),
         docs=(str(lease),),
-        decoding=Decoding(**ONLY_PHRASES),
+        decoding=GenerationConfig(**ONLY_PHRASES),
     )
     shared = lm.vocabulary([Document(TEXT, "lease.txt")])
     assert text(found[0]) == generate(lm, "The tenant", shared, max_tokens=6, **ONLY_PHRASES).text
@@ -290,7 +290,7 @@ def test_a_request_overrides_the_jobs_options(run):
         request("c", mode="verify"),
         request("d", stop="e"),
         request("e", prompt="word " * 600, truncate="left"),
-        decoding=Decoding(max_tokens=5, tolerance=0.5),
+        decoding=GenerationConfig(max_tokens=5, tolerance=0.5),
     )
     assert [body(one)["usage"]["completion_tokens"] for one in found[:3]] == [5, 2, 6]
     assert "e" not in text(found[3])
@@ -322,7 +322,7 @@ names = sorted({name for kind in BODIES.values() for name in kind.model_fields} 
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_lines_are_each_gets_one_answer(run, lines):
-    found = run(request("first", max_tokens=1), *lines, decoding=Decoding(max_tokens=1))
+    found = run(request("first", max_tokens=1), *lines, decoding=GenerationConfig(max_tokens=1))
     assert len(found) == len(lines) + 1
     assert {one["response"]["status_code"] for one in found} <= {200, 400}
     assert len({one["id"] for one in found}) == len(found)
@@ -419,7 +419,7 @@ def test_a_partial_output_of_something_else_is_refused(tmp_path, model):
     lease.write_text(TEXT)
     for input_file, changed in (
         (other, common),
-        (source, dataclasses.replace(common, decoding=Decoding(seed=1))),
+        (source, dataclasses.replace(common, decoding=GenerationConfig(seed=1))),
         (source, dataclasses.replace(common, docs=(str(lease),))),
         (source, dataclasses.replace(common, batch_size=3)),
     ):

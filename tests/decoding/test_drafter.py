@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import stir
-from univerb.decoding.drafter import Drafts, History
+from univerb.decoding.drafter import DocumentLookup, PromptLookup
 from univerb.decoding.loop import batch, generate
 from univerb.phrase import Document, Phrase
 from univerb.vocabulary import DynamicVocabulary
@@ -25,27 +25,27 @@ def ngrams(ids, longest=5, size=1000):
 
 def test_a_draft_goes_on_as_the_text_does_beyond_any_phrase():
     text = list(range(10, 40))
-    drafts = Drafts(ngrams(text))
-    assert drafts.after([1, 2, 12, 13, 14], 20) == list(range(15, 35))
-    assert drafts.after([12, 13, 14], 3) == [15, 16, 17]
-    assert drafts.after(text, 9) == [], "the text ends there"
-    assert drafts.after([13, 14], 9) == [], "two tokens alone are no context"
-    assert drafts.after([], 9) == drafts.after([12, 13, 14], 0) == []
+    drafts = DocumentLookup(ngrams(text))
+    assert drafts.find([1, 2, 12, 13, 14], 20) == list(range(15, 35))
+    assert drafts.find([12, 13, 14], 3) == [15, 16, 17]
+    assert drafts.find(text, 9) == [], "the text ends there"
+    assert drafts.find([13, 14], 9) == [], "two tokens alone are no context"
+    assert drafts.find([], 9) == drafts.find([12, 13, 14], 0) == []
 
 
 def test_phrases_that_come_later_are_followed():
     vocabulary = DynamicVocabulary(100)
-    drafts = Drafts(vocabulary)
-    assert drafts.after([1, 2, 3], 5) == []
+    drafts = DocumentLookup(vocabulary)
+    assert drafts.find([1, 2, 3], 5) == []
     vocabulary.add([Phrase((1, 2, 3, 4), "x"), Phrase((2, 3, 4, 5), "y")])
-    assert drafts.after([9, 1, 2, 3], 5) == [4, 5]
+    assert drafts.find([9, 1, 2, 3], 5) == [4, 5]
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
 def test_units_are_the_whole_text_in_longest_phrases(document, text):
     vocabulary = ngrams(document)
-    drafts = Drafts(vocabulary)
-    drafts.after([], 0)
+    drafts = DocumentLookup(vocabulary)
+    drafts.find([], 0)
     at = 0
     for begin, end, unit in drafts.units(text):
         assert begin == at < end
@@ -61,8 +61,8 @@ def test_units_are_the_whole_text_in_longest_phrases(document, text):
 
 def test_inactive_phrases_are_not_named():
     vocabulary = DynamicVocabulary(100, [Phrase((1, 2, 3), "x")])
-    drafts = Drafts(vocabulary)
-    drafts.after([], 0)
+    drafts = DocumentLookup(vocabulary)
+    drafts.find([], 0)
     assert list(drafts.units([1, 2, 3])) == [(0, 3, 100)]
     vocabulary.remove([100])
     assert [unit for _, _, unit in drafts.units([1, 2, 3])] == [None] * 3
@@ -74,7 +74,7 @@ def test_verify_reads_several_tokens_of_its_own_text_in_one_pass(tiny):
     plain = generate(lm, prompt, max_tokens=60, ignore_eos=True)
     ids = [token for piece in plain.pieces for token in piece.ids]
     vocabulary = ngrams(ids, 8, lm.static_size)
-    checked = generate(lm, prompt, vocabulary, mode="verify", draft=99.0, max_tokens=60,
+    checked = generate(lm, prompt, vocabulary, mode="verify", draft_bias=99.0, max_tokens=60,
                        ignore_eos=True)  # fmt: skip
     assert [t for piece in checked.pieces for t in piece.ids] == ids
     assert checked.stats.steps < 40
@@ -85,7 +85,7 @@ def test_the_sources_of_what_a_draft_brought_are_its_documents(tiny):
     lm = stir(tiny)
     text = generate(lm, "the tenant", max_tokens=40, ignore_eos=True).text
     document = Document("the tenant" + text, "own.txt")
-    found = generate(lm, "the tenant", lm.vocabulary([document]), mode="verify", draft=99.0,
+    found = generate(lm, "the tenant", lm.vocabulary([document]), mode="verify", draft_bias=99.0,
                      max_tokens=40, ignore_eos=True)  # fmt: skip
     assert found.text == text
     for phrase in found.phrases:
@@ -94,23 +94,23 @@ def test_the_sources_of_what_a_draft_brought_are_its_documents(tiny):
 
 
 def test_a_text_goes_on_as_it_did_before_and_round_where_it_ends():
-    assert History(8).after([1, 2, 3, 4, 5, 9, 1, 2], 3, 2) == ([4, 5], 3)
+    assert PromptLookup(8).find([1, 2, 3, 4, 5, 9, 1, 2], 3, 2) == ([4, 5], 3)
     twice = [1, 2, 3, 4, 5, 9, 1, 2, 3, 8, 1, 2]
-    assert History(8).after(twice, 3, 1) == ([8], 3), "the last time counts"
+    assert PromptLookup(8).find(twice, 3, 1) == ([8], 3), "the last time counts"
     longer = [7, 1, 2, 4, 9, 1, 2, 8, 7, 1]
-    assert History(8).after(longer, 2, 1) == ([4], 3), "but first the longer context"
-    assert History(8).after([7, 5, 6, 7, 5], 6, 7) == ([7, 5, 6, 7, 5, 6, 7], 3)
-    assert History(8).after([1, 2], 3, 5) == History(8).after([], 3, 5) == ([], 0)
+    assert PromptLookup(8).find(longer, 2, 1) == ([4], 3), "but first the longer context"
+    assert PromptLookup(8).find([7, 5, 6, 7, 5], 6, 7) == ([7, 5, 6, 7, 5, 6, 7], 3)
+    assert PromptLookup(8).find([1, 2], 3, 5) == PromptLookup(8).find([], 3, 5) == ([], 0)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 9))
 def test_what_a_history_says_stood_in_the_text(ids, most):
     """It is the continuation of an earlier place, found also when the text grew bit by bit."""
-    grown = History(8)
+    grown = PromptLookup(8)
     for end in range(len(ids) - 1):
-        grown.after(ids[:end], ids[end], 1)
-    found, context = grown.after(ids[:-1], ids[-1], most)
-    assert (found, context) == History(8).after(ids[:-1], ids[-1], most)
+        grown.find(ids[:end], ids[end], 1)
+    found, context = grown.find(ids[:-1], ids[-1], most)
+    assert (found, context) == PromptLookup(8).find(ids[:-1], ids[-1], most)
     assert bool(found) == (ids[-1] in ids[:-1])
     if found:
         places = range(context, len(ids))
@@ -120,9 +120,9 @@ def test_what_a_history_says_stood_in_the_text(ids, most):
 
 
 def test_a_history_that_was_wrong_is_believed_less():
-    history = History(8)
+    history = PromptLookup(8)
     for stood, rows in ((8, 16), (16, 32), (32, 32), (5, 10), (1, 6), (2, 6), (4, 8)):
-        history.stood(stood)
+        history.update(accepted=stood)
         assert history.rows == rows
 
 
@@ -137,21 +137,23 @@ def test_a_guess_never_goes_beyond_the_budget(tiny, mode):
     own = flat(generate(lm, "the tenant", max_tokens=60, ignore_eos=True))
     vocabulary = ngrams(own, 8, lm.static_size)
     for most in range(1, 24):
-        found = generate(lm, "the tenant", vocabulary, draft=99.0, max_tokens=most, **given)
+        found = generate(lm, "the tenant", vocabulary, draft_bias=99.0, max_tokens=most, **given)
         assert flat(found) == own[:most]
 
 
 def test_without_phrases_nothing_is_guessed(circling):
     given = {"max_tokens": 40, "ignore_eos": True}
     plain = generate(circling, PROMPT, **given)
-    empty = generate(circling, PROMPT, circling.vocabulary(), draft=6.0, mode="unfold", **given)
+    empty = generate(
+        circling, PROMPT, circling.vocabulary(), draft_bias=6.0, mode="unfold", **given
+    )
     assert (empty.stats.steps, empty.stats.rows) == (plain.stats.steps, plain.stats.rows)
     assert [p.logprob for p in empty.pieces] == [p.logprob for p in plain.pieces]
 
 
 def test_a_batch_shares_the_rows_that_guesses_may_take(circling):
     vocabulary = circling.vocabulary([Phrase((5, 6, 7), "x")])
-    given = {"mode": "verify", "draft": 6.0, "max_tokens": 60, "ignore_eos": True}
+    given = {"mode": "verify", "draft_bias": 6.0, "max_tokens": 60, "ignore_eos": True}
     alone = generate(circling, PROMPT, vocabulary, **given)
     together = batch(circling, [PROMPT] * 16, vocabulary, **given)
     assert all(flat(text) == flat(alone) for text in together)
@@ -162,7 +164,7 @@ def test_a_batch_shares_the_rows_that_guesses_may_take(circling):
 def test_what_a_text_recalls_where_a_phrase_is_likely_is_named_in_whole_phrases(circling):
     own = flat(generate(circling, PROMPT, max_tokens=80, ignore_eos=True))
     vocabulary = ngrams(own, 8, circling.static_size)
-    found = generate(circling, PROMPT, vocabulary, mode="verify", draft=99.0, max_tokens=80,
+    found = generate(circling, PROMPT, vocabulary, mode="verify", draft_bias=99.0, max_tokens=80,
                      ignore_eos=True)  # fmt: skip
     assert flat(found) == own
     assert max(len(piece.ids) for piece in found.pieces) == 8

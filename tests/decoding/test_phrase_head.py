@@ -7,13 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from univerb.engines.llamacpp.phrase_rows import NumpyRows
-from univerb.engines.torch.phrase_rows import TorchRows
 
 from conftest import stir
+from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
-from univerb.decoding.phrase_head import ActivePhrases
+from univerb.decoding.phrase_head import PhraseHead
 from univerb.engines.base import ShortList
+from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
+from univerb.engines.torch.phrase_weights import TorchPhraseWeights
 from univerb.modeling import phrase_table as table
 from univerb.modeling.phrase_table import FirstTokenGroups, PhraseTable, PhraseVectors
 from univerb.phrase import Phrase
@@ -49,11 +50,15 @@ def phrases(count, start=0):
     ]
 
 
-def head(model, vocabulary, rows, **options):
-    given = {"phrase_bias": 0.5, "ban": (), "ends": frozenset()} | options
-    own = ActivePhrases(model, rows, vocabulary, **given)
-    own.refresh()
-    return own
+def head(model, vocabulary, weights, eos_ids=frozenset(), **options):
+    config = GenerationConfig(**{"phrase_bias": 0.5} | options)
+    made = PhraseHead(model, weights, vocabulary, config, eos_ids)
+    made.update()
+    return made
+
+
+def everything(head, hidden, longest=99):
+    return head.logits(hidden, numpy.zeros(SIZE, "f4"), longest)
 
 
 def slow(model, vocabulary, hidden, longest=99):
@@ -67,11 +72,11 @@ def slow(model, vocabulary, hidden, longest=99):
 
 
 def found(scored):
-    pairs = zip(scored.numbers.tolist(), scored.logits.tolist(), strict=True)
+    pairs = zip(scored.indices.tolist(), scored.logits.tolist(), strict=True)
     return {number: logit for number, logit in pairs if logit > -math.inf}
 
 
-ROWS = [lambda: TorchRows(torch.device("cpu")), NumpyRows]
+ROWS = [lambda: TorchPhraseWeights(torch.device("cpu")), NumpyPhraseWeights]
 
 
 @pytest.mark.parametrize("make", ROWS)
@@ -87,33 +92,33 @@ def test_scores_are_those_of_every_phrase_one_by_one(make, half_from, tokens, go
         own = head(model, vocabulary, make())
         vocabulary.remove(10_000 + number for number in gone)
         vocabulary.add(phrases(more, start=40))
-        own.refresh()
+        own.update()
         hidden = numpy.random.default_rng(1).normal(size=WIDTH).astype("f4")
         expected = slow(model, vocabulary, hidden)
         # Half-precision rows are as near as half precision is.
         near = 2e-2 if half_from == 10 else 1e-5
-        whole = own.scored(hidden, 99)
+        whole = everything(own, hidden)
         assert found(whole) == pytest.approx(expected, abs=near) if expected else whole is None
-        some = own.beginning_with(numpy.array(sorted(tokens)), hidden, 99)
+        some = own.logits_by_first_token(numpy.array(sorted(tokens)), hidden, 99)
         begin = {
             n: v for n, v in expected.items() if vocabulary.phrase(10_000 + n).ids[0] in tokens
         }
         assert (found(some) if some else {}) == pytest.approx(begin, abs=near)
         for number in range(vocabulary.size):
-            assert own.is_barred(number) == (number not in expected)
+            assert own.is_masked(number) == (number not in expected)
 
 
 def test_the_best_of_half_precision_rows_are_multiplied_in_single_precision(monkeypatch):
     monkeypatch.setattr(table, "HALF_FROM", 10)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(500))
-    own = head(model, vocabulary, TorchRows(torch.device("cpu")))
+    own = head(model, vocabulary, TorchPhraseWeights(torch.device("cpu")))
     hidden = 9 * numpy.random.default_rng(2).normal(size=WIDTH).astype("f4")
-    scored = own.scored(hidden, 99)
+    scored = everything(own, hidden)
     view = model.encode(vocabulary)
     assert view.outputs.dtype == numpy.float16
-    rows = view.outputs[view.rows[scored.numbers]].astype("f4")
+    rows = view.outputs[view.rows[scored.indices]].astype("f4")
     best = numpy.argsort(-scored.logits)[:8]
-    exact = rows[best] @ hidden + view.bias[view.rows[scored.numbers[best]]] + 0.5
+    exact = rows[best] @ hidden + view.bias[view.rows[scored.indices[best]]] + 0.5
     numpy.testing.assert_allclose(scored.logits[best], exact, atol=1e-4)
 
 
@@ -125,28 +130,28 @@ def test_long_and_banned_phrases_and_those_after_an_end_are_left_out():
         Phrase((2, 5), "b"),
     ]
     model, vocabulary = Model(), DynamicVocabulary(10_000, some)
-    options = {"ban": ("b",), "ends": frozenset({9})}
+    options = {"ban": ("b",), "eos_ids": frozenset({9})}
     hidden = numpy.ones(WIDTH, "f4")
-    assert head(model, vocabulary, NumpyRows(), **options).scored(hidden, 99) is None
-    free = head(model, vocabulary, NumpyRows())
-    assert sorted(found(free.scored(hidden, 2))) == [0, 2, 3]
-    assert sorted(found(free.beginning_with(numpy.array([1]), hidden, 2))) == [0, 2]
+    assert everything(head(model, vocabulary, NumpyPhraseWeights(), **options), hidden) is None
+    free = head(model, vocabulary, NumpyPhraseWeights())
+    assert sorted(found(everything(free, hidden, 2))) == [0, 2, 3]
+    assert sorted(found(free.logits_by_first_token(numpy.array([1]), hidden, 2))) == [0, 2]
 
 
 def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch):
-    few = ShortList(start=1, first_tokens=2, per_token=3)
-    monkeypatch.setattr(NumpyRows, "short_list", few)
+    few = ShortList(min_phrases=1, first_tokens=2, per_token=3, max_gap=99.0)
+    monkeypatch.setattr(NumpyPhraseWeights, "short_list", few)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(70))
-    own = head(model, vocabulary, NumpyRows(), exact=False)
-    assert own.is_large
+    own = head(model, vocabulary, NumpyPhraseWeights(), exact=False)
     logits = numpy.zeros(SIZE, "f4")
     logits[[3, 5]] = 4.0, 3.0
-    scored = own.short_list(logits, numpy.ones(WIDTH, "f4"), 99)
-    assert sorted(scored.first.tolist()) == [3, 3, 3, 5, 5, 5]
+    scored = own.logits(numpy.ones(WIDTH, "f4"), logits, 99)
+    assert sorted(scored.first_tokens.tolist()) == [3, 3, 3, 5, 5, 5]
     # The first ones that were put in: phrases 2, 9, 16 begin with token 3.
-    assert sorted(scored.numbers[scored.first == 3].tolist()) == [2, 9, 16]
-    monkeypatch.setattr(NumpyRows, "short_list", few._replace(gap=0.5))
-    assert own.short_list(logits, numpy.ones(WIDTH, "f4"), 99).first.tolist() == [3, 3, 3]
+    assert sorted(scored.indices[scored.first_tokens == 3].tolist()) == [2, 9, 16]
+    monkeypatch.setattr(NumpyPhraseWeights, "short_list", few._replace(max_gap=0.5))
+    scored = own.logits(numpy.ones(WIDTH, "f4"), logits, 99)
+    assert scored.first_tokens.tolist() == [3, 3, 3]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sets(st.integers(0, 12)))
@@ -183,7 +188,8 @@ def test_a_vocabulary_that_was_emptied_can_still_be_read(monkeypatch):
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(40))
     model.encode(vocabulary)
     vocabulary.remove(range(10_000, 10_040))
-    assert head(model, vocabulary, NumpyRows()).scored(numpy.ones(WIDTH, "f4"), 9) is None
+    own = head(model, vocabulary, NumpyPhraseWeights())
+    assert everything(own, numpy.ones(WIDTH, "f4")) is None
     assert (model.encode(vocabulary).in_order().bias == -math.inf).all()
 
 
@@ -196,8 +202,8 @@ def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):
         for mode in ("atomic", "unfold")
     ]
     monkeypatch.setattr(table, "HALF_FROM", 2)
-    whole = ShortList(start=1, first_tokens=tiny.static_size, per_token=99)
-    monkeypatch.setattr(TorchRows, "short_list", whole)
+    whole = ShortList(min_phrases=1, first_tokens=tiny.static_size, per_token=99, max_gap=99.0)
+    monkeypatch.setattr(TorchPhraseWeights, "short_list", whole)
     large = [
         generate(
             tiny, "the tenant", tiny.vocabulary(texts), mode=mode, phrase_bias=9.0, exact=False
@@ -210,17 +216,17 @@ def test_large_vocabularies_write_what_small_ones_do(tiny, monkeypatch):
 def test_a_state_beyond_half_precision_is_scored(monkeypatch):
     monkeypatch.setattr(table, "HALF_FROM", 4)
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(70))
-    own = head(model, vocabulary, TorchRows(torch.device("cpu")), exact=True)
+    own = head(model, vocabulary, TorchPhraseWeights(torch.device("cpu")), exact=True)
     small = numpy.linspace(-1, 1, WIDTH, dtype="f4")
-    few, many = (own.scored(scale * small, 99).logits - own._bias for scale in (1.0, 1e5))
+    few, many = (everything(own, scale * small).logits - own._bias for scale in (1.0, 1e5))
     numpy.testing.assert_allclose(many / 1e5, few, atol=0.01)
 
 
 def test_a_phrase_that_came_after_the_last_look_cannot_be_chosen_yet():
     model, vocabulary = Model(), DynamicVocabulary(10_000, phrases(5))
-    own = head(model, vocabulary, NumpyRows())
+    own = head(model, vocabulary, NumpyPhraseWeights())
     vocabulary.add(phrases(5, start=5))
-    assert not own.is_barred(4)
-    assert own.is_barred(5)
-    own.refresh()
-    assert not own.is_barred(5)
+    assert not own.is_masked(4)
+    assert own.is_masked(5)
+    own.update()
+    assert not own.is_masked(5)

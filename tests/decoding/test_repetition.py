@@ -1,160 +1,127 @@
-"""Leaving circles: what a text would repeat gives way to a phrase that leads elsewhere."""
+"""`no_repeat_ngram_size`: HF's meaning for tokens, across phrases, in every mode and engine."""
 
-from collections import Counter
-
-import numpy
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import NoRepeatNGramLogitsProcessor
 
-from univerb.decoding import choice
-from univerb.decoding.choice import choose_escape, followers, ways_back
+from conftest import make_llama, make_tokenizer, stir
+from tiny_gguf import load_tiny
 from univerb.decoding.loop import batch, generate
-from univerb.decoding.phrase_head import Scored
-from univerb.engines.torch.sampling import make_sampler
-from univerb.lab.metrics.repetition import rep_n
+from univerb.decoding.repetition import RepeatedPhrases, repeated_tokens
+from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
+from univerb.vocabulary import DynamicVocabulary
 
 PROMPT = "The tenant shall have"
-GREEDY = make_sampler()
+IDS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
+SIZE = 10
+
+
+def has_repeat(ids, size):
+    ngrams = [tuple(ids[at : at + size]) for at in range(len(ids) - size + 1)]
+    return len(set(ngrams)) < len(ngrams)
 
 
 def flat(generation):
     return [token for piece in generation.pieces for token in piece.ids]
 
 
-@given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 4))
-def test_followers_are_what_came_next_before(ids, size):
-    text = "".join(map(str, ids))
-    last = text[-size:]
-    expected = Counter(
-        int(text[at + size])
-        for at in range(len(text) - size)
-        if len(last) == size and text.startswith(last, at)
-    )
-    assert followers(ids, size) == expected
+@given(IDS, st.integers(1, 5))
+def test_tokens_are_those_that_transformers_masks(ids, size):
+    scores = torch.zeros(1, SIZE)
+    expected = NoRepeatNGramLogitsProcessor(size)(torch.tensor([ids]), scores)[0]
+    assert repeated_tokens(ids, size) == set(torch.where(expected.isinf())[0].tolist())
 
 
-def test_the_likeliest_phrase_that_leads_elsewhere_is_chosen():
-    first, logits = numpy.array([2, 7, 2, 8]), numpy.array([5.0, 3.0, 4.0, 1.0], numpy.float32)
-    phrases = Scored(numpy.array([0, 1, 2, 3]), first, logits)
-    assert choose_escape(10, phrases, {7, 8}, GREEDY).unit == 10 + 1
-    assert choose_escape(10, phrases, {8}, GREEDY).unit == 10 + 3
-    assert choose_escape(10, phrases, {3}, GREEDY) is None
-    assert choose_escape(10, phrases, (), GREEDY) is None
-
-
-def test_the_lm_circles(circling):
-    assert rep_n(flat(generate(circling, PROMPT, max_tokens=80, ignore_eos=True)), 4) > 50
-
-
-@pytest.mark.parametrize("mode", ["unfold", "atomic"])
-def test_a_phrase_breaks_the_circle(circling, lease, mode):
-    given = {"mode": mode, "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
-    stays, leaves = (
-        generate(circling, PROMPT, circling.vocabulary([lease]), escape=size, **given)
-        for size in (0, 4)
-    )
-    assert not stays.phrases and leaves.phrases
-    assert rep_n(flat(leaves), 4) < rep_n(flat(stays), 4) - 10
-
-
-@pytest.mark.parametrize(
-    "escape, turns, begun",
-    [
-        pytest.param(4, 1, 8, id="twice as many tokens for the second time"),
-        pytest.param(12, 2, 12, id="as many for the third"),
-    ],
+@given(
+    text=IDS.filter(lambda ids: len(ids) >= 3),
+    phrases=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=6), max_size=12),
+    size=st.integers(1, 4),
+    later=st.integers(0, 12),
 )
-def test_when_a_circle_is_left(circling, lease, escape, turns, begun):
-    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
-    plain, left = (
-        flat(generate(circling, PROMPT, circling.vocabulary([lease]), escape=size, **given))
-        for size in (0, escape)
-    )
-    same = next(at for at, (a, b) in enumerate(zip(plain, left, strict=True)) if a != b)
-    period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
-    earliest = turns * period + begun
-    assert earliest <= same < earliest + 5
-
-
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 3), st.integers(1, 3))
-def test_ways_back_are_those_of_long_repeats_and_of_frequent_ones(ids, token, escape):
-    once, longer = followers(ids, escape), followers(ids, 2 * escape)
-    expected = set(once) if once[token] >= 2 else set()
-    expected |= set(longer) if longer[token] >= 1 else set()
-    assert ways_back(ids, token, escape) == expected
-
-
-def test_what_came_long_ago_may_come_again(circling, lease, monkeypatch):
-    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
-    plain = flat(generate(circling, PROMPT, **given | {"mode": None}))
-    period = next(p for p in range(1, 40) if plain[30 + p : 60 + p] == plain[30:60])
-    for recent, leaves in ((period + 7, False), (period + 8, True)):
-        monkeypatch.setattr(choice, "RECENT", recent)
-        text = generate(circling, PROMPT, circling.vocabulary([lease]), escape=4, **given)
-        assert (flat(text) != plain) == leaves
-
-
-def test_no_phrase_is_glued_to_the_word_before(circling):
-    tokenizer = circling.tokenizer
-    bare = [n for n in range(1, circling.static_size) if not tokenizer.has_space(n)][40:60]
-    vocabulary = circling.vocabulary([Phrase((n, n), tokenizer.decode([n, n])) for n in bare])
-    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 60, "ignore_eos": True}
-    stays, tried = (generate(circling, PROMPT, vocabulary, escape=size, **given) for size in (0, 4))
-    assert flat(tried) == flat(stays)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_guesses_change_nothing_about_it(circling, lease, temperature):
-    given = {"mode": "unfold", "phrase_bias": -50.0, "max_tokens": 80, "ignore_eos": True}
-    given |= {"temperature": temperature, "seed": 3}
-    own = flat(generate(circling, PROMPT, **given | {"mode": None}))
-    phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(40, 60)]
-    plain, guessed = (
-        generate(circling, PROMPT, circling.vocabulary([*phrases, lease]), escape=4, draft=raised,
-                 **given)
-        for raised in (-1000.0, 200.0)
-    )  # fmt: skip
-    assert flat(guessed) == flat(plain) != own
-    assert guessed.stats.steps < plain.stats.steps
-
-
-def test_an_escape_is_explained_by_the_phrases_that_lead_elsewhere(circling, lease):
-    text = generate(circling, PROMPT, circling.vocabulary([lease]), mode="atomic", escape=4,
-                    phrase_bias=-50.0, max_tokens=60, ignore_eos=True, explain=True)  # fmt: skip
-    escaped = next(piece for piece in text.pieces if piece.phrase)
-    assert escaped.text in [one.text for one in escaped.candidates if one.is_phrase]
-
-
-def test_verify_and_a_text_without_phrases_circle_as_the_lm_does(circling, lease):
-    given = {"max_tokens": 60, "ignore_eos": True, "escape": 4}
-    plain = flat(generate(circling, PROMPT, **given | {"escape": 0}))
-    assert flat(generate(circling, PROMPT, **given)) == plain
-    verified = generate(circling, PROMPT, circling.vocabulary([lease]), mode="verify", **given)
-    assert flat(verified) == plain
-
-
-def test_a_text_of_a_batch_leaves_its_circle_as_it_does_alone(circling, lease):
-    given = {"max_tokens": 60, "ignore_eos": True, "escape": 4, "phrase_bias": -5.0}
-    prompts = [PROMPT, "Rent is due"]
-    vocabularies = [circling.vocabulary([lease]) for _ in prompts]
-    together = batch(circling, prompts, vocabularies, mode="unfold", **given)
-    for prompt, vocabulary, text in zip(prompts, vocabularies, together, strict=True):
-        alone = generate(circling, prompt, vocabulary, mode="unfold", **given)
-        assert flat(text) == flat(alone)
-
-
-def test_verify_reads_what_it_wrote_before_in_one_pass_and_names_no_phrase_for_it(circling):
-    given = {"max_tokens": 80, "ignore_eos": True}
-    plain = generate(circling, PROMPT, **given)
-    vocabulary = circling.vocabulary([Phrase(tuple(flat(plain)[40:44]), "x")])
-    one, several = (
-        generate(
-            circling, PROMPT, vocabulary, mode="verify", phrase_bias=-50.0, draft=draft, **given
+@settings(max_examples=200)
+def test_phrases_are_those_that_would_bring_a_new_repeat(text, phrases, size, later):
+    """A phrase is left out iff one of its tokens would complete a known n-gram."""
+    unique = [Phrase(ids, "x") for ids in dict.fromkeys(map(tuple, phrases))]
+    vocabulary = DynamicVocabulary(SIZE, unique[:later])
+    repeated = RepeatedPhrases(vocabulary, size)
+    for end in (1, len(text) // 2 + 1):
+        repeated.update(text[:end])
+    vocabulary.add(unique[later:])
+    expected = {
+        index
+        for index, phrase in enumerate(unique)
+        if any(
+            token in repeated_tokens([*text, *phrase.ids[:at]], size)
+            for at, token in enumerate(phrase.ids)
         )
-        for draft in (-1.0, 1.0)
-    )
-    assert flat(one) == flat(several) == flat(plain)
-    assert several.stats.steps < one.stats.steps / 2
-    assert not several.phrases
+    }
+    assert repeated.update(text) == expected
+
+
+def test_plain_text_is_that_of_transformers(circling):
+    ids = circling.tokenizer.encode_prompt(PROMPT)
+    expected = circling.model.generate(
+        torch.tensor([ids]), max_new_tokens=40, do_sample=False, no_repeat_ngram_size=3,
+        eos_token_id=None, pad_token_id=0,
+    )[0, len(ids) :].tolist()  # fmt: skip
+    given = {"max_tokens": 40, "ignore_eos": True, "no_repeat_ngram_size": 3}
+    assert flat(generate(circling, ids, **given)) == expected
+    assert flat(generate(circling, ids, max_tokens=40, ignore_eos=True)) != expected
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}])
+@pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
+def test_no_ngram_comes_twice_in_any_mode(circling, lease, mode, options):
+    vocabulary = circling.vocabulary([lease])
+    ids = circling.tokenizer.encode_prompt(PROMPT)
+    given = {"mode": mode, "max_tokens": 60, "ignore_eos": True, "phrase_bias": 8.0, **options}
+    if mode == "unfold":
+        given["tolerance"] = 1.0
+    free = generate(circling, ids, vocabulary, **given)
+    assert has_repeat([*ids, *flat(free)], 3)
+    text = generate(circling, ids, vocabulary, no_repeat_ngram_size=3, **given)
+    assert not has_repeat([*ids, *flat(text)], 3)
+    assert mode == "verify" or text.phrases
+    if mode == "verify":
+        del given["mode"], given["phrase_bias"]
+        assert flat(text) == flat(generate(circling, ids, no_repeat_ngram_size=3, **given))
+
+
+def test_off_is_the_default_and_no_profile_has_it(tiny):
+    stir(tiny)
+    texts = [
+        flat(generate(tiny, PROMPT, max_tokens=20, **o)) for o in ({}, {"no_repeat_ngram_size": 0})
+    ]
+    assert texts[0] == texts[1]
+    assert "no_repeat_ngram_size" not in type(tiny.profile).model_fields
+
+
+def test_each_sequence_of_a_batch_counts_its_own(circling, lease):
+    vocabularies = [circling.vocabulary([lease]), None, circling.vocabulary([lease])]
+    given = {"max_tokens": 30, "ignore_eos": True, "no_repeat_ngram_size": 2, "mode": "unfold"}
+    prompts = [PROMPT, "the landlord", "rent on the"]
+    together = batch(circling, prompts, vocabularies, **given)
+    for prompt, vocabulary, generation in zip(prompts, vocabularies, together, strict=True):
+        assert flat(generation) == flat(generate(circling, prompt, vocabulary, **given))
+
+
+def test_llamacpp_has_it_too(tmp_path, lease):
+    pytest.importorskip("llama_cpp")
+    lm = load_tiny(tmp_path)
+    ids = lm.tokenizer.encode_prompt("the tenant")
+    for mode, vocabulary in (("atomic", lm.vocabulary([lease])), ("atomic", None)):
+        given = {"mode": mode, "max_tokens": 40, "ignore_eos": True, "phrase_bias": 8.0}
+        text = generate(lm, ids, vocabulary, no_repeat_ngram_size=2, **given)
+        assert not has_repeat([*ids, *flat(text)], 2)
+
+
+def test_a_phrase_is_cut_before_the_token_that_would_repeat():
+    lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
+    vocabulary = lm.vocabulary([Phrase((5, 6, 7, 8), "x")])
+    given = {"mode": "unfold", "tolerance": 1.0, "phrase_bias": 500.0, "max_tokens": 8}
+    text = generate(lm, [6, 7, 9], vocabulary, no_repeat_ngram_size=2, ignore_eos=True, **given)
+    first = text.pieces[0]
+    assert first.is_phrase and first.ids == (5, 6)

@@ -18,10 +18,10 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
-from univerb.decoding.options import make_decoding
 
 from conftest import TEXT, data_directory, make_llama, make_tokenizer
 from tiny_gguf import load_tiny
+from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate, stream
 from univerb.engines.base import PhraseRow
 from univerb.engines.llamacpp import native as llama_native
@@ -336,7 +336,7 @@ def test_phrases_that_were_written_count_for_penalties_when_none_is_left(tiny):
 
 def test_positions_by_base_token_are_refused(tiny):
     with pytest.raises(OptionError, match="Use 'unit'"):
-        how = make_decoding({"positions": "token"}).resolved(tiny.profile)
+        how = GenerationConfig(positions="token").resolved(tiny.profile)
         LlamaCppEngine(tiny).session(how, has_phrases=True)
 
 

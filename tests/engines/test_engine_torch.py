@@ -6,7 +6,7 @@ import torch
 from transformers import DynamicCache
 
 from conftest import make_llama
-from univerb.engines.torch.session import TorchSession, forget
+from univerb.engines.torch.session import TorchSession, crop
 
 
 def reference(lm, ids):
@@ -20,12 +20,12 @@ def _inference():
         yield
 
 
-def test_forgetting_removes_the_newest_slots():
+def test_cropping_removes_the_newest_slots():
     cache = DynamicCache()
     model = make_llama()
     model(torch.tensor([[1, 2, 3, 4, 5]]), past_key_values=cache)
     keys = cache.layers[0].keys.clone()
-    forget(cache, 2)
+    crop(cache, 2)
     assert cache.get_seq_length() == 3
     assert torch.equal(cache.layers[0].keys, keys[:, :, :3])
 

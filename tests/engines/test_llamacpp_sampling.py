@@ -6,8 +6,9 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from univerb.decoding.sampling import make_sampler
 
+from univerb.config import GenerationConfig
+from univerb.engines.llamacpp.sampling import make_sampler
 from univerb.engines.torch.sampling import make_sampler as make_torch
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=60, unique=True)
@@ -25,31 +26,36 @@ LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=60, unique=
 def test_filters_keep_what_transformers_keeps(logits, temperature, top_p, top_k, penalty, seen):
     own = numpy.array(logits, dtype=numpy.float32)
     before = own.copy()
-    settings_ = (temperature, top_p, top_k, penalty)
+    config = GenerationConfig(
+        temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=penalty
+    )
     seen = seen or [0]
-    ours = make_sampler(*settings_).filtered(own, seen)
-    theirs = make_torch(*settings_).filtered(own, seen)
+    ours = make_sampler(config).filtered(own, seen)
+    theirs = make_torch(config).filtered(own, seen)
     assert numpy.array_equal(own, before), "the logits are the engine's, not ours to change"
     # Where the mass of the tail is the limit to the last bit, one more may fall.
     differ = numpy.isfinite(ours) != numpy.isfinite(theirs)
     assert differ.sum() <= 1
     numpy.testing.assert_allclose(ours[~differ], theirs[~differ], rtol=1e-5, atol=1e-5)
-    assert make_sampler(*settings_).is_greedy == make_torch(*settings_).is_greedy
+    assert make_sampler(config).is_greedy == make_torch(config).is_greedy
 
 
 def test_draws_follow_the_distribution_and_the_seed():
     logits = numpy.log(numpy.array([0.5, 0.3, 0.2, 1e-30], dtype=numpy.float32))
     logits[3] = -numpy.inf
-    sampler = make_sampler(temperature=1.0, seed=3)
+    sampler = make_sampler(GenerationConfig(temperature=1.0, seed=3))
     drawn = [sampler.pick(logits) for _ in range(4000)]
     shares = Counter(drawn)
     for unit, share in enumerate((0.5, 0.3, 0.2, 0.0)):
         assert shares[unit] / 4000 == pytest.approx(share, abs=0.03)
-    again = make_sampler(temperature=1.0, seed=3)
+    again = make_sampler(GenerationConfig(temperature=1.0, seed=3))
     assert [again.pick(logits) for _ in range(4000)] == drawn
-    other = make_sampler(temperature=1.0, seed=4)
+    other = make_sampler(GenerationConfig(temperature=1.0, seed=4))
     assert [other.pick(logits) for _ in range(4000)] != drawn
 
 
 def test_greedy_takes_the_first_of_the_best():
-    assert make_sampler().pick(numpy.array([1.0, 3.0, 3.0], dtype=numpy.float32)) == 1
+    assert (
+        make_sampler(GenerationConfig()).pick(numpy.array([1.0, 3.0, 3.0], dtype=numpy.float32))
+        == 1
+    )

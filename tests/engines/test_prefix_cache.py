@@ -6,14 +6,14 @@ import torch
 
 from conftest import stir
 from univerb.decoding.loop import generate
-from univerb.engines.torch import prefix_cache as prefixes
+from univerb.engines.torch import prefix_cache
 from univerb.engines.torch import session as torch_engine
 from univerb.engines.torch.session import TorchSession
 
 
 @pytest.fixture
 def lm(tiny, monkeypatch):
-    monkeypatch.setattr(prefixes, "LEAST", 8)
+    monkeypatch.setattr(prefix_cache, "MIN_TOKENS", 8)
     return stir(tiny)
 
 
@@ -32,10 +32,10 @@ BASE = list(range(3, 23))
 
 
 def test_a_shared_beginning_is_not_read_again(lm):
-    _, first, _ = read(lm, [*BASE, 30, 31], reuse=True)
-    output, rows, session = read(lm, [*BASE, 40, 41, 42], reuse=True)
+    _, first, _ = read(lm, [*BASE, 30, 31], prefix_cache=True)
+    output, rows, session = read(lm, [*BASE, 40, 41, 42], prefix_cache=True)
     assert (first, rows) == (22, 3)
-    fresh, whole, _ = read(lm, [*BASE, 40, 41, 42], reuse=False)
+    fresh, whole, _ = read(lm, [*BASE, 40, 41, 42], prefix_cache=False)
     assert whole == 23
     numpy.testing.assert_allclose(output.logits, fresh.logits, atol=1e-4)
     session.step([[7, 8]])
@@ -48,48 +48,47 @@ def test_a_shared_beginning_is_not_read_again(lm):
 
 
 def test_the_same_prompt_again_reads_one_row(lm):
-    read(lm, BASE, reuse=True)
-    output, rows, _ = read(lm, BASE, reuse=True)
+    read(lm, BASE, prefix_cache=True)
+    output, rows, _ = read(lm, BASE, prefix_cache=True)
     assert rows == 1
     numpy.testing.assert_allclose(output.logits, read(lm, BASE)[0].logits, atol=1e-4)
 
 
 def test_what_a_sequence_wrote_does_not_show_in_the_next(lm):
-    _, _, session = read(lm, BASE, reuse=True)
+    _, _, session = read(lm, BASE, prefix_cache=True)
     session.step([[7, 8, 9]])
-    output, rows, _ = read(lm, [*BASE, 5], reuse=True)
+    output, rows, _ = read(lm, [*BASE, 5], prefix_cache=True)
     assert rows == 1
     numpy.testing.assert_allclose(output.logits, read(lm, [*BASE, 5])[0].logits, atol=1e-4)
 
 
 def test_short_beginnings_and_changed_weights_are_read_anew(lm):
-    read(lm, BASE, reuse=True)
-    assert read(lm, [*BASE[:6], 50, 51], reuse=True)[1] == 8
+    read(lm, BASE, prefix_cache=True)
+    assert read(lm, [*BASE[:6], 50, 51], prefix_cache=True)[1] == 8
     with torch.no_grad():
         next(lm.model.base_model.parameters()).mul_(1.5)
-    output, rows, _ = read(lm, BASE, reuse=True)
+    output, rows, _ = read(lm, BASE, prefix_cache=True)
     assert rows == 20
     numpy.testing.assert_allclose(output.logits, read(lm, BASE)[0].logits, atol=1e-4)
 
 
 def test_memory_is_bounded(lm, monkeypatch):
-    read(lm, [49, *BASE], reuse=True)
-    memory = torch_engine._prefixes[lm]["single"]
-    monkeypatch.setattr(prefixes, "MOST_BYTES", 2 * memory._kept[0].nbytes)
+    read(lm, [49, *BASE], prefix_cache=True)
+    memory = torch_engine._prefix_caches[lm]["float32"]
+    monkeypatch.setattr(prefix_cache, "MAX_BYTES", 2 * memory._entries[0].nbytes)
     for start in range(5):
-        read(lm, [50 + start, *BASE], reuse=True)
-    kept = memory._kept
-    assert [one.ids[0] for one in kept] == [53, 54]
+        read(lm, [50 + start, *BASE], prefix_cache=True)
+    assert [entry.ids[0] for entry in memory._entries] == [53, 54]
 
 
 def test_without_phrases_nothing_is_kept(lm):
     generate(lm, BASE, max_tokens=3, ignore_eos=True)
-    assert lm not in torch_engine._prefixes
+    assert lm not in torch_engine._prefix_caches
     vocabulary = lm.vocabulary(["quiet enjoyment of the premises"])
-    generate(lm, BASE, vocabulary, max_tokens=3, ignore_eos=True, reuse=False)
-    assert lm not in torch_engine._prefixes
+    generate(lm, BASE, vocabulary, max_tokens=3, ignore_eos=True, prefix_cache=False)
+    assert lm not in torch_engine._prefix_caches
     generate(lm, BASE, vocabulary, max_tokens=3, ignore_eos=True)
-    assert lm in torch_engine._prefixes
+    assert lm in torch_engine._prefix_caches
 
 
 def test_texts_are_the_same_with_and_without(lm):
@@ -97,7 +96,7 @@ def test_texts_are_the_same_with_and_without(lm):
     for end in ([5], [5, 6], [7]):
         texts = [
             generate(
-                lm, [*BASE, *end], vocabulary, max_tokens=20, phrase_bias=6.0, reuse=reuse
+                lm, [*BASE, *end], vocabulary, max_tokens=20, phrase_bias=6.0, prefix_cache=reuse
             ).text
             for reuse in (False, True, True)
         ]
@@ -105,13 +104,13 @@ def test_texts_are_the_same_with_and_without(lm):
 
 
 def test_what_was_read_in_half_precision_is_not_for_single(lm):
-    read(lm, BASE, reuse=True, weights="half")
-    _, rows, _ = read(lm, BASE, reuse=True, weights="single")
+    read(lm, BASE, prefix_cache=True, dtype="float16")
+    _, rows, _ = read(lm, BASE, prefix_cache=True, dtype="float32")
     assert rows == len(BASE)
-    assert read(lm, BASE, reuse=True, weights="half")[1] == 1
+    assert read(lm, BASE, prefix_cache=True, dtype="float16")[1] == 1
 
 
 def test_a_prompt_that_is_too_large_is_not_kept(lm, monkeypatch):
-    monkeypatch.setattr(prefixes, "MOST_BYTES", 1)
-    read(lm, BASE, reuse=True)
-    assert read(lm, BASE, reuse=True)[1] == len(BASE)
+    monkeypatch.setattr(prefix_cache, "MAX_BYTES", 1)
+    read(lm, BASE, prefix_cache=True)
+    assert read(lm, BASE, prefix_cache=True)[1] == len(BASE)

@@ -89,7 +89,7 @@ def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
     given = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": -2.0, "max_tokens": 50}
     given |= {"temperature": temperature, "seed": 7, "ignore_eos": True}
     # Tokens of the LM's own text among the phrases, so that some guesses are right.
-    own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft=0.0, **given))
+    own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft_bias=0.0, **given))
     phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(0, 44, 3)]
     plain, guessed = (
         generate(lm, PROMPT, lm.vocabulary([*phrases, lease]), draft=raised, **given)
@@ -123,7 +123,7 @@ def test_a_guess_is_a_phrase_with_its_source_where_it_was_right():
     lm, right = repeating_lm()
     with_source = lm.vocabulary([right])
     told = generate(lm, PROMPT, with_source, mode="unfold", tolerance=0.5, phrase_bias=-90.0,
-                    draft=99.0, max_tokens=60, ignore_eos=True)  # fmt: skip
+                    draft_bias=99.0, max_tokens=60, ignore_eos=True)  # fmt: skip
     assert flat(told) == flat(generate(lm, PROMPT, max_tokens=60, ignore_eos=True))
     assert told.phrases and told.stats.steps < 58
 
@@ -135,8 +135,9 @@ def test_a_phrase_that_was_removed_after_a_wrong_guess_is_not_written(tiny, leas
         if produced > 8:
             vocabulary.remove(range(lm.static_size, lm.static_size + len(vocabulary)))
 
-    text = generate(lm, PROMPT, lm.vocabulary([lease]), mode="unfold", tolerance=1.0, draft=60.0,
-                    phrase_bias=2.0, max_tokens=40, ignore_eos=True, growth=change)  # fmt: skip
+    text = generate(lm, PROMPT, lm.vocabulary([lease]), mode="unfold", tolerance=1.0,
+                    draft_bias=60.0, phrase_bias=2.0, max_tokens=40, ignore_eos=True,
+                    growth=change)  # fmt: skip
     written = 0
     for piece in text.pieces:
         assert piece.phrase is None or written <= 8

@@ -136,7 +136,9 @@ class PhraseHead:
             return None
         logits = self._weights.logits(hidden, spans)
         logits += _joined(self._bias, spans)
-        indices, first_tokens = (_joined(column, spans) for column in (view.phrase_indices, view.first_tokens))
+        indices, first_tokens = (
+            _joined(column, spans) for column in (view.phrase_indices, view.first_tokens)
+        )
         scored = PhraseLogits(indices, first_tokens, logits)
         if max_length < self._max_length:
             logits[_joined(view.lengths, spans) > max_length] = -numpy.inf

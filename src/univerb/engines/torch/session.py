@@ -207,9 +207,7 @@ class TorchSession:
             hidden: Tensor = body(
                 inputs_embeds=vectors,
                 past_key_values=self._cache,
-                attention_mask=None
-                if self._mask.all()
-                else self._to_device(self._mask.astype(int)),
+                attention_mask=mask,
                 position_ids=self._to_device(positions),
                 use_cache=True,
             ).last_hidden_state[:, -1 if only_last else 0 :]
