@@ -72,9 +72,9 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     sync(path.parent)
 
 
-def remove_drafts(folder: Path) -> None:
-    """Delete what killed writers left in a folder; call it only while no other process writes."""
-    for path in folder.glob(".*.draft"):
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Delete what killed writers of `name` left in a folder, while no other process writes it."""
+    for path in folder.glob(f".{name}.*.draft"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

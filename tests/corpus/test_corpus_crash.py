@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import univerb
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved
+from univerb import files
 from univerb.corpus import encode as encoding
-from univerb.corpus import manifest, objects, open_corpus, shards
+from univerb.corpus import manifest, open_corpus, shards
 from univerb.corpus.build import CorpusBuilder, build_corpus
 from univerb.corpus.manifest import CorpusSettings
 from univerb.errors import CorpusError
@@ -99,7 +101,8 @@ class Session:
 
     def __init__(self, model: Path, script: Path) -> None:
         script.write_text(DRIVER)
-        paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+        tests = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        paths = os.pathsep.join([*tests, str(Path(univerb.__file__).parents[1])])
         self.process = subprocess.Popen(
             [sys.executable, str(script), str(model), "x"],
             stdin=subprocess.PIPE,
@@ -220,7 +223,7 @@ def test_ray_writes_the_same_bytes(model, tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("place", ["sync", "save", "manifest"])
-def test_a_disk_that_fails_leaves_the_old_store(lm, tmp_path, monkeypatch, number, place):
+def test_a_disk_that_fails_leaves_the_old_corpus(lm, tmp_path, monkeypatch, number, place):
     build_corpus(tmp_path / "c", documents("build"), lm, HOW)
     before = content(tmp_path / "c")
 
@@ -229,9 +232,9 @@ def test_a_disk_that_fails_leaves_the_old_store(lm, tmp_path, monkeypatch, numbe
 
     with monkeypatch.context() as patch:
         if place == "manifest":
-            patch.setattr(manifest, "sync", fail)
+            patch.setattr(manifest, "atomic_write", fail)
         elif place == "sync":
-            patch.setattr(objects, "sync", fail)
+            patch.setattr(files, "sync", fail)
         else:
             patch.setattr(encoding.Path, "write_bytes", fail)
         with pytest.raises(CorpusError, match=os.strerror(number)):

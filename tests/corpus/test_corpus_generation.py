@@ -25,7 +25,7 @@ def make_lm(heads: str = "split") -> DynamicLM:
 
 @pytest.mark.parametrize("mode", ["unfold", "atomic"])
 @pytest.mark.parametrize("heads", ["split", "tied"])
-def test_a_float32_store_writes_the_same(tmp_path: Path, heads: str, mode: str):
+def test_a_float32_corpus_writes_the_same(tmp_path: Path, heads: str, mode: str):
     plain, attached = make_lm(heads), make_lm(heads)
     corpus = build_corpus(tmp_path, DOCUMENTS, plain, CorpusSettings(dtype="float32"))
     attached.attach(corpus)
@@ -51,7 +51,7 @@ def test_stored_vectors_are_the_encoders(tmp_path: Path, dtype, atol, monkeypatc
         torch.testing.assert_close(torch.from_numpy(stored).float(), made, atol=atol, rtol=1e-3)
 
 
-def test_a_store_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
+def test_a_corpus_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
     lm = make_lm()
     corpus = build_corpus(tmp_path, DOCUMENTS, lm)
     lm.attach(corpus)
@@ -63,7 +63,7 @@ def test_a_store_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
         lm.attach(corpus)
 
 
-def test_a_store_is_never_made_of_another_stores_rounded_vectors(tmp_path: Path):
+def test_a_corpus_is_never_made_of_another_corpus_rounded_vectors(tmp_path: Path):
     lm = make_lm()
     lm.attach(build_corpus(tmp_path / "half", DOCUMENTS, lm))
     full = build_corpus(tmp_path / "full", DOCUMENTS, lm, CorpusSettings(dtype="float32"))

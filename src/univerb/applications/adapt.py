@@ -12,7 +12,7 @@ from univerb.applications.coverage import (
     retrieved_coverage,
     table_coverage,
 )
-from univerb.corpus.build import Progress, build_corpus
+from univerb.corpus.build import OnProgress, build_corpus
 from univerb.corpus.corpus import Corpus, open_corpus
 from univerb.corpus.manifest import MANIFEST, CorpusSettings
 from univerb.corpus.shards import digest
@@ -76,7 +76,7 @@ def adapt(
     k: int = 32,
     limit: int = 32,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Adaptation:
     """Index documents, calibrate on held-out text, and measure before and after.
 
@@ -204,5 +204,5 @@ def _plain(texts: Sequence[Document], tokenizer: Tokenizer) -> Coverage:
     return Coverage(tokens=count, units=count, passages=len(texts))
 
 
-def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def _stage(progress: OnProgress | None, name: str) -> Callable[[int, int], None] | None:
     return (lambda done, total: progress(name, done, total)) if progress else None

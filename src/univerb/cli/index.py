@@ -15,7 +15,7 @@ from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from univerb.corpus.build import Progress as Told
+    from univerb.corpus.build import OnProgress
     from univerb.corpus.estimate import Estimate
     from univerb.corpus.manifest import CorpusSettings, Manifest
     from univerb.phrase import Document
@@ -184,7 +184,7 @@ def make_settings(given: dict[str, object]) -> "CorpusSettings":
 
 
 @contextmanager
-def told_progress() -> "Iterator[Told]":
+def told_progress() -> "Iterator[OnProgress]":
     """Show a bar for each stage of a build, where somebody watches."""
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
     with Progress(

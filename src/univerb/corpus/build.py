@@ -1,11 +1,10 @@
-"""Building a corpus, adding documents to it and taking some away.
+"""Building a corpus, adding documents to it and removing some.
 
-A corpus is a function of its documents and settings: whatever is done to it, it answers like one
-that was built of its present documents at once. What has been computed before is not computed
-again, and a build that was interrupted goes on where it was.
+A corpus is a function of its documents and settings: after any changes it equals one that was
+built from its present documents at once. Nothing is computed twice, and an interrupted build
+continues where it stopped.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -31,6 +30,7 @@ from univerb.corpus.objects import ObjectEntry, StoredObject, write_object
 from univerb.corpus.phrase_index import NO_ROW, write_phrases
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
 from univerb.errors import CorpusError, DocumentError, OptionError
+from univerb.files import exclusive_lock, remove_drafts
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
 from univerb.phrase import Document
@@ -39,8 +39,8 @@ from univerb.phrases.tokenized import TokenArrays
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 
-Progress = Callable[[str, int, int], None]
-"""Told the stage, how many parts of it are done, and how many there are."""
+OnProgress = Callable[[str, int, int], None]
+"""Called with the stage, the number of its parts that are done, and of all."""
 
 _LOCK = "lock"
 _OBJECT = re.compile(r"\.?(shard|index|phrases|vectors)-[0-9a-f]{32}(\.|$)")
@@ -50,15 +50,15 @@ R = TypeVar("R")
 
 
 class CorpusBuilder:
-    """Writes one corpus, one change at a time; other writers are kept out meanwhile.
+    """Writes a corpus, one change at a time; other writers are locked out meanwhile.
 
     Args:
         folder: The corpus; made if it does not exist.
         tokenizer: The LM's.
-        settings: How to build. An existing corpus keeps its own; None takes them.
+        settings: Of a new corpus. An existing one keeps its own, which must not differ.
         lm: Encodes the phrases; needed if the settings ask for vectors.
-        workers: Who does the work.
-        progress: Is told how far it is.
+        workers: Do the work; this process by default.
+        progress: Called as the work proceeds.
     """
 
     def __init__(
@@ -69,97 +69,80 @@ class CorpusBuilder:
         *,
         lm: DynamicLM | None = None,
         workers: Workers | None = None,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
-        # Absolute: workers may stand in other folders.
+        # Absolute: workers may run in other folders.
         self.folder = Path(folder).expanduser().resolve()
         self._tokenizer = tokenizer
         self._lm = lm
         self._workers = workers or local_workers()
-        self._tell = progress or (lambda stage, done, total: None)
+        self._report = progress or (lambda stage, done, total: None)
         self._root = self.folder / OBJECTS
-        self._old = self._opened()
-        self.settings = self._settled(settings)
+        self._present = self._open()
+        self.settings = self._check_settings(settings)
         if self.settings.vectors and lm is None:
             raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
 
-    def _opened(self) -> Corpus | None:
+    def _open(self) -> Corpus | None:
         if (self.folder / MANIFEST).is_file():
             return open_corpus(self.folder)
-        # A build that was interrupted left its lock; anything else is somebody's own.
+        # An interrupted build left its lock; any other content is somebody else's.
         is_used = self.folder.is_dir() and any(self.folder.iterdir())
         if is_used and not (self.folder / _LOCK).is_file():
             raise CorpusError(f"{str(self.folder)!r} is not empty and no corpus. Name another one.")
         return None
 
-    def _settled(self, given: CorpusSettings | None) -> CorpusSettings:
-        if self._old is None:
-            return given or CorpusSettings()
-        own = self._old.manifest
-        if given is not None and given != own.settings:
+    def _check_settings(self, settings: CorpusSettings | None) -> CorpusSettings:
+        if self._present is None:
+            return settings or CorpusSettings()
+        manifest = self._present.manifest
+        if settings is not None and settings != manifest.settings:
             raise CorpusError(
-                f"{str(self.folder)!r} was built with other settings: {own.settings}. Leave them "
-                "out, or build into another folder."
+                f"{str(self.folder)!r} was built with other settings: {manifest.settings}. Leave "
+                "them out, or build into another folder."
             )
-        self._old.check_tokenizer(self._tokenizer)
-        if own.encoder and self._lm is not None:
-            self._old.check_encoder(self._lm.fingerprint())
-        return own.settings
+        self._present.check_tokenizer(self._tokenizer)
+        if manifest.encoder and self._lm is not None:
+            self._present.check_encoder(self._lm.fingerprint())
+        return manifest.settings
 
     def add(self, documents: Iterable[Document]) -> Manifest:
-        """Add documents; one that has the name of an old one takes its place.
+        """Add documents; one with the name of an existing document replaces it.
 
-        Args:
-            documents: Those that are there already, with the same text, cost nothing.
-
-        Returns:
-            What the corpus is now.
-
-        Raises:
-            DocumentError: If there is none, or two have one name.
+        Documents that the corpus has already, with the same text, cost nothing.
         """
-        given = _checked(documents)
+        checked = _checked(documents)
         with self._locked():
-            known = {d["name"]: d["digest"] for d in self._old.listed()} if self._old else {}
-            new = [d for d in given if known.get(d.name) != digest(d.text)]
+            listed = self._present.listed() if self._present else []
+            known = {document["name"]: document["digest"] for document in listed}
+            new = [d for d in checked if known.get(d.name) != digest(d.text)]
             replaced = {d.name for d in new} & known.keys()
-            return self._commit([*self._kept(replaced), *map(self._task, grouped(new))])
+            return self._commit([*self._shards_without(replaced), *map(self._task, grouped(new))])
 
     def remove(self, names: Iterable[str]) -> Manifest:
-        """Take documents away, their text and the phrases that only they have.
-
-        Args:
-            names: The documents' names.
-
-        Returns:
-            What the corpus is now.
-
-        Raises:
-            CorpusError: If there is no corpus.
-            DocumentError: If there is no such document, or none would be left.
-        """
-        gone = set(names)
-        old = open_corpus(self.folder)
+        """Remove documents by name, their text and the phrases that only they have."""
+        removed = set(names)
+        before = open_corpus(self.folder)
         with self._locked():
-            old = self._old or old
-            # What an interrupted removal left lying.
-            self._sweep(old.manifest)
-            known = {d["name"] for d in old.listed()}
-            if unknown := sorted(gone - known):
+            present = self._present or before
+            # What an interrupted removal left behind.
+            self._sweep(present.manifest)
+            known = {document["name"] for document in present.listed()}
+            if unknown := sorted(removed - known):
                 raise DocumentError(
                     f"the corpus has no document {unknown[0]!r}. `univerb inspect` lists them."
                 )
-            if gone == known:
+            if removed == known:
                 raise DocumentError("no document would be left. Delete the folder instead.")
-            return self._commit(list(self._kept(gone)), keeps_old=False)
+            return self._commit(list(self._shards_without(removed)), keep_previous=False)
 
-    def _kept(self, gone: set[str]) -> Iterator[ShardTask | ObjectEntry]:
-        """Yield the old shards, those with documents that go made anew without them."""
-        for entry in self._old.manifest.shards if self._old else ():
+    def _shards_without(self, removed: set[str]) -> Iterator[ShardTask | ObjectEntry]:
+        """Yield the present shards; those with removed documents as tasks to make them anew."""
+        for entry in self._present.manifest.shards if self._present else ():
             shard = Shard(StoredObject(self._root, entry))
-            if gone.isdisjoint(d["name"] for d in shard.listed):
+            if removed.isdisjoint(document["name"] for document in shard.listed):
                 yield entry
-            elif left := tuple(d for d in shard.documents() if d.name not in gone):
+            elif left := tuple(d for d in shard.documents() if d.name not in removed):
                 yield self._task(left)
 
     def _task(self, documents: Sequence[Document]) -> ShardTask:
@@ -168,45 +151,33 @@ class CorpusBuilder:
             self._root, tuple(documents), self.settings, self._tokenizer.to_json(), special
         )
 
-    def _commit(self, parts: Sequence[ShardTask | ObjectEntry], keeps_old: bool = True) -> Manifest:
-        """Make a new version the present one.
+    def _commit(
+        self, parts: Sequence[ShardTask | ObjectEntry], keep_previous: bool = True
+    ) -> Manifest:
+        """Make a new version of these shards the present one.
 
-        Args:
-            parts: Its shards, or what they are to be made of.
-            keeps_old: Leave the version before on disk, for those who have it open, until the
-                next change.
-
-        Returns:
-            The new version.
+        The previous version stays on disk until the next change, for those who have it open,
+        unless documents were removed.
         """
         tasks = [part for part in parts if isinstance(part, ShardTask)]
         made = iter(self._run("documents", make_shard, tasks))
         entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
-        manifest = self._derived(entries)
+        manifest = self._make_manifest(entries)
         write_manifest(self.folder, manifest)
-        before = self._old.manifest.entries() if self._old and keeps_old else []
-        self._sweep(manifest, *before)
-        self._old = open_corpus(self.folder)
+        previous = self._present.manifest.entries() if self._present and keep_previous else []
+        self._sweep(manifest, *previous)
+        self._present = open_corpus(self.folder)
         return manifest
 
-    def _derived(self, entries: Sequence[ObjectEntry]) -> Manifest:
+    def _make_manifest(self, entries: Sequence[ObjectEntry]) -> Manifest:
         """Make what depends on all documents: the retrieval index, the phrases, their vectors."""
         shards = [Shard(StoredObject(self._root, entry)) for entry in entries]
-        self._tell("retrieval index", 0, 1)
-        method = method_named(self.settings.method)
-        index = write_object(
-            self._root,
-            "index",
-            index_key(entries),
-            lambda folder: method.index([shard.features() for shard in shards]).save(folder),
-        )
-        self._tell("retrieval index", 1, 1)
-        self._tell("phrases", 0, 1)
-        phrases = mine_phrases(
-            TokenArrays.concatenate(shard.arrays() for shard in shards), self.settings
-        )
-        self._tell("phrases", 1, 1)
-        vectors, rows = self._encoded(phrases)
+        index = self._write_index(entries, shards)
+        self._report("phrases", 0, 1)
+        tokens = TokenArrays.concatenate(shard.arrays() for shard in shards)
+        phrases = mine_phrases(tokens, self.settings)
+        self._report("phrases", 1, 1)
+        vectors, rows = self._encode(phrases)
         lm = self._lm if self.settings.vectors else None
         stored = write_object(
             self._root,
@@ -214,7 +185,6 @@ class CorpusBuilder:
             phrases_key(entries, self.settings, vectors),
             lambda folder: write_phrases(folder, *phrases, rows),
         )
-        found = totals(shards)
         return Manifest(
             settings=self.settings,
             tokenizer=self._tokenizer.fingerprint(),
@@ -226,44 +196,54 @@ class CorpusBuilder:
             index=index,
             phrases=stored,
             vectors=tuple(vectors),
-            documents=found.documents,
-            chunks=found.chunks,
-            characters=found.characters,
-            tokens=found.tokens,
             phrase_count=len(phrases),
+            **totals(shards),
         )
 
-    def _encoded(self, phrases: MinedPhrases) -> tuple[list[ObjectEntry], Ints]:
-        """Return the objects with vectors and each phrase's row in them, encoding what is new."""
+    def _write_index(self, entries: Sequence[ObjectEntry], shards: Sequence[Shard]) -> ObjectEntry:
+        self._report("retrieval index", 0, 1)
+        method = method_named(self.settings.method)
+        index = write_object(
+            self._root,
+            "index",
+            index_key(entries),
+            lambda folder: method.index([shard.features() for shard in shards]).save(folder),
+        )
+        self._report("retrieval index", 1, 1)
+        return index
+
+    def _encode(self, phrases: MinedPhrases) -> tuple[list[ObjectEntry], Ints]:
+        """Encode new phrases; return the objects with vectors and each phrase's row in them."""
         rows = numpy.full(len(phrases), NO_ROW, dtype=numpy.int64)
         if not self.settings.vectors:
             return [], rows
         from univerb.corpus.encode import encode_batch, encode_tasks
 
         assert self._lm is not None
-        kept: list[ObjectEntry] = []
+        reused: list[ObjectEntry] = []
         begin = 0
-        if self._old is not None and self._old.has_vectors:
-            kept, rows, begin = self._old.kept_rows(phrases.tokens, phrases.ends)
+        if self._present is not None and self._present.has_vectors:
+            reused, rows, begin = self._present.reusable_rows(phrases.tokens, phrases.ends)
         missing = numpy.flatnonzero(rows == NO_ROW)
         tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
         new = list(self._run("vectors", encode_batch, tasks))
         rows[missing] = begin + numpy.arange(len(missing))
-        return kept + new, rows
+        return reused + new, rows
 
     def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         if not tasks:
             return
-        self._tell(stage, 0, len(tasks))
-        # One part is not worth the start of other processes.
+        self._report(stage, 0, len(tasks))
+        # A single task is not worth the start of other processes.
         workers = self._workers if len(tasks) > 1 else local_workers()
         with workers:
             for done, result in enumerate(workers.map(function, tasks), start=1):
-                self._tell(stage, done, len(tasks))
+                self._report(stage, done, len(tasks))
                 yield result
 
     def _sweep(self, manifest: Manifest, *others: ObjectEntry) -> None:
-        """Delete the objects, also unfinished ones, that no longer belong to the corpus."""
+        """Delete the objects that no longer belong to the corpus, and what killed writers left."""
+        remove_drafts(self.folder, MANIFEST)
         names = {entry.name for entry in (*manifest.entries(), *others)}
         for path in self._root.iterdir():
             if path.name not in names and _OBJECT.match(path.name):
@@ -271,12 +251,15 @@ class CorpusBuilder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other writers out, and take note of what they wrote before."""
+        """Lock other writers out, and read what they wrote before."""
+        busy = CorpusError(
+            f"{str(self.folder)!r} is being written by another process. Wait until it has finished."
+        )
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            with _lock(self.folder):
-                self._old = self._opened()
-                self.settings = self._settled(self.settings)
+            with exclusive_lock(self.folder / _LOCK, busy):
+                self._present = self._open()
+                self.settings = self._check_settings(self.settings)
                 yield
         except OSError as error:
             # Libraries raise OSErrors of their own, which are not the disk's.
@@ -284,7 +267,7 @@ class CorpusBuilder:
                 raise
             raise CorpusError(
                 f"{str(self.folder)!r} cannot be written: {os.strerror(error.errno)}. What was "
-                "there before is as it was. Give a folder that has room and may be written."
+                "there before is unchanged. Name a folder that has room and can be written."
             ) from error
 
 
@@ -295,21 +278,9 @@ def build_corpus(
     settings: CorpusSettings | None = None,
     *,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Corpus:
-    """Build a corpus, or add documents to one.
-
-    Args:
-        folder: Where it lies; `corpus.uv` by custom.
-        documents: What to index.
-        lm: The model whose phrases are meant.
-        settings: How to build; those of an existing corpus stay.
-        workers: Who does the work; this process by default.
-        progress: Is told how far it is.
-
-    Returns:
-        The corpus, open.
-    """
+    """Build a corpus for a model, or add documents to one; arguments as in `CorpusBuilder`."""
     builder = CorpusBuilder(
         folder, lm.tokenizer, settings, lm=lm, workers=workers, progress=progress
     )
@@ -318,33 +289,16 @@ def build_corpus(
 
 
 def _checked(documents: Iterable[Document]) -> list[Document]:
-    given = list(documents)
-    if not given:
-        raise DocumentError("there are no documents to add. Give at least one.")
-    names: set[str] = set()
-    for document in given:
-        if document.name in names:
+    checked: dict[str, Document] = {}
+    for document in documents:
+        if document.name in checked:
             raise DocumentError(f"two documents are called {document.name!r}. Rename one of them.")
         if _HALF_CHARACTER.search(document.text):
             raise DocumentError(
                 f"document {document.name!r} is not valid UTF-8 (it has half a character). "
                 "Correct it."
             )
-        names.add(document.name)
-    return given
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise CorpusError(
-            f"{str(folder)!r} is being written by another process. Wait until it has finished."
-        ) from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+        checked[document.name] = document
+    if not checked:
+        raise DocumentError("there are no documents to add. Give at least one.")
+    return list(checked.values())

@@ -1,7 +1,7 @@
 """An open corpus: chunks for a query, phrases for the chunks, vectors for the phrases.
 
 Opening reads the manifest and the sizes of the files; everything else is mapped into memory and
-checked when it is first touched.
+checked when it is first read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
 from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
 from univerb.corpus.select import Selection, select_phrases
-from univerb.corpus.shards import Shard, totals
-from univerb.corpus.vectors import Rows, StoredVectors
+from univerb.corpus.shards import ListedDocument, Shard, totals
+from univerb.corpus.vectors import StoredVectors, VectorRows
 from univerb.documents.chunks import Chunk
 from univerb.errors import CorpusError, OptionError
 from univerb.phrase import Document
@@ -47,10 +47,10 @@ def open_corpus(folder: str | Path) -> "Corpus":
     """Open a corpus that `univerb index` or `build_corpus` wrote.
 
     Args:
-        folder: Where it lies.
+        folder: The corpus.
 
     Returns:
-        The corpus, memory-mapped.
+        It, memory-mapped.
 
     Raises:
         CorpusError: If there is none, or one of a newer version.
@@ -69,7 +69,7 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the encoder that made the vectors; empty if there are none."""
+        """Fingerprint of the encoder that made the vectors; empty if there are none."""
         return self.manifest.encoder
 
     @property
@@ -104,17 +104,17 @@ class Corpus:
         Args:
             query: What the text is about, such as its beginning.
             tokenizer: The LM's.
-            k: From how many chunks.
-            max_phrases: Keep at most so many: those that save the most tokens in the chunks.
-            others: Take also the n-grams that the corpus does not hold; they must be encoded.
+            k: Number of chunks.
+            max_phrases: Maximum number: those that save the most tokens in the chunks.
+            others: Include n-grams that the corpus does not hold; they must be encoded.
 
         Returns:
-            The phrases with their places, and how many of them are stored.
+            The phrases with their sources, and the number of those that are stored.
         """
         self.check_tokenizer(tokenizer)
         hits = self.search(query, k)
         sizes = self.manifest.settings.sizes
-        return select_phrases(hits, tokenizer, self._phrases, sizes, max_phrases, others)
+        return select_phrases(hits, tokenizer, self.phrases, sizes, max_phrases, others)
 
     def vocabulary(
         self,
@@ -125,38 +125,23 @@ class Corpus:
         max_phrases: int | None = None,
         others: bool = False,
     ) -> DynamicVocabulary:
-        """Return the phrases of the chunks that a query is about as a vocabulary.
+        """Return the phrases that `select` returns as a vocabulary of an LM.
 
-        Args:
-            lm: The model; with `lm.attach(corpus)` it takes the vectors from the corpus.
-            query: What the text is about, such as the prompt.
-            k: From how many chunks.
-            max_phrases: Keep at most so many.
-            others: Take also the n-grams that the corpus does not hold; they are encoded.
-
-        Returns:
-            A vocabulary for the LM.
+        With `lm.attach(corpus)` the LM takes their vectors from the corpus.
         """
-        found = self.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
-        return DynamicVocabulary(lm.static_size, found.phrases)
+        selection = self.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
+        return DynamicVocabulary(lm.static_size, selection.phrases)
 
-    def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, Rows, Rows]:
-        """Look up vectors of phrases by their ids.
-
-        Args:
-            keys: The phrases' ids.
-
-        Returns:
-            Which of them are stored, as places in `keys`; their input and output vectors.
-        """
+    def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
+        """Return the indices of those keys that are stored, their input and output vectors."""
         tokens = numpy.array([i for key in keys for i in key], dtype=numpy.int32)
         ends = numpy.cumsum([len(key) for key in keys], dtype=numpy.int64)
-        rows = self._phrases.rows_of(tokens, ends)
-        places = numpy.flatnonzero(rows != NO_ROW)
-        return places, *self._vectors.read(rows[places])
+        rows = self.phrases.rows_of(tokens, ends)
+        stored = numpy.flatnonzero(rows != NO_ROW)
+        return stored, *self._vectors.read(rows[stored])
 
     def profile(self) -> CorpusProfile | None:
-        """Return what `univerb calibrate` found, or None if it did not run."""
+        """Return what `univerb calibrate` measured, or None if it did not run."""
         path = self.folder / PROFILE
         try:
             return CorpusProfile.model_validate_json(path.read_bytes())
@@ -166,14 +151,14 @@ class Corpus:
             raise corrupt(path, "cannot be read") from error
 
     def profile_options(self, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
-        """Return the decoding options that `univerb calibrate` found for this corpus, if it ran.
+        """Return the decoding options that `univerb calibrate` chose for this corpus, if it ran.
 
         Args:
-            fingerprint: The encoder's that is to be used.
-            mode: The decode mode, if one was asked for: they were found for `unfold`.
+            fingerprint: Of the encoder that will be used.
+            mode: The decode mode, if one is set; the options were chosen for `unfold`.
 
         Returns:
-            `phrase_bias` and `tolerance`; nothing if they were found for another encoder.
+            `phrase_bias` and `tolerance`; nothing if they were chosen for another encoder.
         """
         profile = self.profile()
         if profile is None or profile.encoder != fingerprint or mode == "atomic":
@@ -181,7 +166,7 @@ class Corpus:
         names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
         return profile.model_dump(include=names)
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[ListedDocument]:
         """Return name, digest and number of characters of all documents."""
         return [document for shard in self.shards for document in shard.listed]
 
@@ -190,26 +175,14 @@ class Corpus:
         for shard in self.shards:
             yield from shard.documents()
 
-    @property
-    def phrases(self) -> StoredPhrases:
-        """All phrases."""
-        return self._phrases
-
     def verify(self) -> int:
-        """Check every byte and every number of the manifest.
-
-        Returns:
-            How many bytes there are.
-
-        Raises:
-            CorruptCorpusError: If one is not as it was written.
-        """
+        """Check every byte and every number of the manifest; return the number of bytes."""
         size = sum(self._object(entry).verify() for entry in self.manifest.entries())
-        found = totals(self.shards)._asdict() | {"phrase_count": len(self._phrases)}
-        if self.manifest.model_dump(include=set(found)) != found:
+        counts = totals(self.shards) | {"phrase_count": len(self.phrases)}
+        if self.manifest.model_dump(include=set(counts)) != counts:
             raise corrupt(self.folder / MANIFEST, "has other numbers than the files")
         if self.has_vectors:
-            self._vectors.read(self._phrases.rows[:1])
+            self._vectors.read(self.phrases.rows[:1])
         return size
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
@@ -229,31 +202,26 @@ class Corpus:
                 f" this one is {fingerprint}). Use that model and dtype, or build it again."
             )
 
-    def kept_rows(self, tokens: Ids, ends: Ints) -> tuple[list[ObjectEntry], Ints, int]:
-        """Say which vectors serve phrases of a new version of the corpus.
+    def reusable_rows(self, tokens: Ids, ends: Ints) -> tuple[list[ObjectEntry], Ints, int]:
+        """Find the vectors that serve phrases (their ids, concatenated) of a new version.
 
-        Args:
-            tokens: The ids of the phrases, one after the other.
-            ends: Where each phrase ends.
-
-        Returns:
-            The objects to keep, in their order; for each phrase its row among theirs, or
-            `NO_ROW`; how many rows they have. Objects of which half is not used are given up.
+        Returns the objects to reuse, in order; for each phrase its row among theirs, or `NO_ROW`;
+        the number of their rows. Objects of which half is unused are dropped.
         """
-        rows = self._phrases.rows_of(tokens, ends)
+        rows = self.phrases.rows_of(tokens, ends)
         edges = self._vectors.edges
         part = numpy.searchsorted(edges, rows, side="right") - 1
-        kept: list[ObjectEntry] = []
+        reused: list[ObjectEntry] = []
         result = numpy.full(len(rows), NO_ROW)
         total = 0
         for number, entry in enumerate(self.manifest.vectors):
-            own = numpy.flatnonzero((part == number) & (rows != NO_ROW))
+            users = numpy.flatnonzero((part == number) & (rows != NO_ROW))
             count = int(edges[number + 1] - edges[number])
-            if 2 * len(own) > count:
-                kept.append(entry)
-                result[own] = rows[own] - edges[number] + total
+            if 2 * len(users) > count:
+                reused.append(entry)
+                result[users] = rows[users] - edges[number] + total
                 total += count
-        return kept, result, total
+        return reused, result, total
 
     def _object(self, entry: ObjectEntry | None) -> StoredObject:
         if entry is None:
@@ -262,7 +230,7 @@ class Corpus:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """The portions that the documents are kept in."""
+        """The shards that hold the documents."""
         return [Shard(self._object(entry)) for entry in self.manifest.shards]
 
     @cached_property
@@ -277,7 +245,8 @@ class Corpus:
         return method_named(self.manifest.settings.method).load(stored.folder)
 
     @cached_property
-    def _phrases(self) -> StoredPhrases:
+    def phrases(self) -> StoredPhrases:
+        """All phrases."""
         phrases = StoredPhrases(self._object(self.manifest.phrases))
         if len(phrases) != self.manifest.phrase_count:
             raise corrupt(self.folder / MANIFEST, "has another number of phrases than the files")
@@ -290,8 +259,8 @@ class Corpus:
                 f"{str(self.folder)!r} was built without vectors. Build it again with them."
             )
         vectors = StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)
-        last = int(self._phrases.rows.max(initial=NO_ROW))
+        last = int(self.phrases.rows.max(initial=NO_ROW))
         # Each phrase has a row, and most rows have a phrase; otherwise the width is wrong.
-        if not last < len(vectors) < max(2 * len(self._phrases), 1):
+        if not last < len(vectors) < max(2 * len(self.phrases), 1):
             raise corrupt(self.folder / MANIFEST, "has a width that does not fit the vectors")
         return vectors

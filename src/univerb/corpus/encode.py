@@ -1,4 +1,4 @@
-"""Phrase vectors of a corpus, made once, in batches that any worker can take."""
+"""Encoding the phrases of a corpus once, in batches for any number of workers."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,16 @@ from transformers.utils import logging
 from univerb.corpus.mine import MinedPhrases
 from univerb.corpus.objects import ObjectEntry, write_object
 from univerb.corpus.phrase_index import Ids
-from univerb.corpus.vectors import ROWS
+from univerb.corpus.vectors import ROWS, VectorRows
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
-from univerb.phrases.hashing import Ints, prepend_zero, ranges
+from univerb.phrases.hashing import Ints, prepend_zero, ranges, split_ids
 
 BATCH = 32_768
 """Phrases per object: little is lost when a build is interrupted."""
 
-# The models that this process has at hand, by their fingerprints.
+# The models that this process has loaded, by fingerprint.
 _loaded: dict[str, DynamicLM] = {}
 
 
@@ -41,10 +41,10 @@ class EncodeTask:
 
     @property
     def key(self) -> str:
-        """A hash of everything the vectors depend on."""
-        made_of = f"{self.fingerprint} {self.dtype}".encode()
+        """A hash of all that the vectors depend on."""
+        encoder = f"{self.fingerprint} {self.dtype}".encode()
         content = self.tokens.astype("<i4").tobytes() + self.ends.astype("<i8").tobytes()
-        return hashlib.sha256(made_of + content).hexdigest()
+        return hashlib.sha256(encoder + content).hexdigest()
 
 
 def encode_tasks(
@@ -54,53 +54,37 @@ def encode_tasks(
     missing: Ints,
     dtype: Literal["float16", "float32"],
 ) -> list[EncodeTask]:
-    """Divide phrases into batches, those that begin alike together.
+    """Divide the phrases with the numbers `missing` into batches.
 
-    Args:
-        lm: Whose encoder is meant.
-        root: Where the objects go.
-        phrases: All phrases.
-        missing: The numbers of those to encode, ascending.
-        dtype: How to store the vectors.
-
-    Returns:
-        The tasks.
+    The numbers ascend, so that phrases with a common beginning are encoded together.
     """
     fingerprint = lm.fingerprint()
     _loaded[fingerprint] = lm
     begins = prepend_zero(phrases.ends)
     tasks = []
-    for at in range(0, len(missing), BATCH):
-        chosen = missing[at : at + BATCH]
-        begin, end = begins[chosen], begins[chosen + 1]
-        tokens = phrases.tokens[ranges(begin, end)]
-        lm_dtype = str(lm.model.dtype).removeprefix("torch.")
-        tasks.append(
-            EncodeTask(
-                root, lm.name, fingerprint, lm_dtype, dtype, tokens, numpy.cumsum(end - begin)
-            )
-        )
+    lm_dtype = str(lm.model.dtype).removeprefix("torch.")
+    for start in range(0, len(missing), BATCH):
+        batch = missing[start : start + BATCH]
+        begin, end = begins[batch], begins[batch + 1]
+        tokens, ends = phrases.tokens[ranges(begin, end)], numpy.cumsum(end - begin)
+        tasks.append(EncodeTask(root, lm.name, fingerprint, lm_dtype, dtype, tokens, ends))
     return tasks
 
 
 def encode_batch(task: EncodeTask) -> ObjectEntry:
-    """Encode the phrases of a task, unless that was done before."""
+    """Encode the phrases of a task, unless their object exists."""
     return write_object(task.root, "vectors", task.key, lambda folder: _write(task, folder))
 
 
 def _write(task: EncodeTask, folder: Path) -> None:
     lm = _model(task)
-    ends = task.ends.tolist()
-    edges = zip([0, *ends[:-1]], ends, strict=True)
-    flat = task.tokens.tolist()
-    keys = [tuple(flat[begin:end]) for begin, end in edges]
     with _one_thread(), torch.inference_mode():
-        rows = encoded_rows(lm, keys, task.dtype)
+        rows = _encoded(lm, split_ids(task.tokens, task.ends), task.dtype)
     (folder / ROWS).write_bytes(rows.tobytes())
 
 
-def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> numpy.ndarray:
-    """Encode phrases and put input and output vector of each side by side."""
+def _encoded(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> VectorRows:
+    """Encode phrases; each row is the input vector followed by the output vector."""
     texts = lm.tokenizer.decode_all(keys)
     phrases = [Phrase(k, t) for k, t in zip(keys, texts, strict=True)]
     # Not `lm.encode`: a corpus that is attached to the LM may have rounded them.
@@ -108,7 +92,7 @@ def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> 
     sides = [vectors.outputs] if vectors.inputs is vectors.outputs else list(vectors)
     rows = torch.cat(sides, dim=1).float().cpu().numpy()
     with numpy.errstate(over="ignore"):
-        stored: numpy.ndarray = rows.astype(dtype)
+        stored: VectorRows = rows.astype(dtype)
     if not numpy.isfinite(stored).all():
         raise CorpusError(
             f"the encoder gives vectors that are not finite in {dtype} (largest: "
@@ -119,7 +103,7 @@ def encoded_rows(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> 
 
 def _model(task: EncodeTask) -> DynamicLM:
     if task.fingerprint not in _loaded:
-        # A worker's own bars would run through those of the build.
+        # A worker's progress bars would mix with those of the build.
         logging.disable_progress_bar()
         lm = DynamicLM.from_pretrained(task.model, dtype=task.lm_dtype)
         if lm.fingerprint() != task.fingerprint:
@@ -133,7 +117,7 @@ def _model(task: EncodeTask) -> DynamicLM:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    # Sums may come out in another order on several threads; the bytes must not depend on that.
+    # The order of sums depends on the number of threads; the bytes must not.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

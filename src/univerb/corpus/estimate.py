@@ -1,4 +1,4 @@
-"""What a corpus would cost, told from a sample before anything is built."""
+"""What a corpus would cost to build, estimated from a sample."""
 
 import math
 import time
@@ -9,6 +9,7 @@ import numpy
 
 from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.mine import MinedPhrases, mine_phrases
+from univerb.corpus.shards import GAP
 from univerb.documents.chunks import chunked
 from univerb.documents.sentences import splitter_named
 from univerb.errors import DocumentError
@@ -23,7 +24,7 @@ _ENCODED = 2048
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How large a corpus would be, and how many seconds of one core it would take."""
+    """Size of a corpus, and the seconds that one core would take to build it."""
 
     documents: int
     characters: int
@@ -40,58 +41,51 @@ class Estimate:
 def estimate(
     documents: Sequence[Document], lm: DynamicLM, settings: CorpusSettings | None = None
 ) -> Estimate:
-    """Tell what building a corpus would cost.
+    """Estimate the cost of building a corpus.
 
-    Args:
-        documents: What would be indexed.
-        lm: The model.
-        settings: How it would be built.
-
-    Returns:
-        The estimate; phrases are extrapolated by the rate at which they grow within the sample.
-
-    Raises:
-        DocumentError: If there are no documents.
+    Phrases are extrapolated by the rate at which their number grows within a sample.
     """
     if not documents:
         raise DocumentError("there are no documents to estimate the cost of. Give at least one.")
-    how = settings or CorpusSettings()
+    settings = settings or CorpusSettings()
     characters = sum(len(document.text) for document in documents)
     sample = _sample(documents, characters)
-    began = time.process_time()
-    chunks = [
-        c.text for d in sample for c in chunked(d, how.max_words, 0, splitter_named(how.splitter))
-    ]
-    method_named(how.method).features(chunks)
-    halves = [chunks[::2], chunks[1::2]]
-    runs = [
-        tokenize_lines(Document("\n\n".join(h), "sample"), lm.tokenizer).arrays()
-        for h in halves
-        if h
-    ]
-    whole = mine_phrases(TokenArrays.concatenate(runs), how)
-    seconds = time.process_time() - began
-    half = mine_phrases(runs[0], how)
     scale = characters / max(sum(len(document.text) for document in sample), 1)
-    growth = math.log2(max(len(whole), 2) / max(len(half), 1)) if len(half) else 1.0
-    expected = int(len(whole) * scale ** min(max(growth, 0.0), 1.5))
-    phrases = min(expected, how.max_phrases)
-    token_count = int(sum((run.ids >= 0).sum() for run in runs) * scale)
-    row = lm.width * (1 if lm.is_tied else 2) * numpy.dtype(how.dtype).itemsize
+    began = time.process_time()
+    halves = _tokenized_halves(sample, lm, settings)
+    mined = mine_phrases(TokenArrays.concatenate(halves), settings)
+    seconds = time.process_time() - began
+    half = len(mine_phrases(halves[0], settings))
+    growth = math.log2(max(len(mined), 2) / half) if half else 1.0
+    expected = int(len(mined) * scale ** min(max(growth, 0.0), 1.5))
+    phrases = min(expected, settings.max_phrases)
+    tokens = int(sum((arrays.ids >= 0).sum() for arrays in halves) * scale)
+    row = lm.width * (1 if lm.is_tied else 2) * numpy.dtype(settings.dtype).itemsize
     return Estimate(
         documents=len(documents),
         characters=characters,
-        tokens=token_count,
+        tokens=tokens,
         phrases=phrases,
-        bytes=int(characters * 1.3 + 5 * token_count + phrases * (64 + row * how.vectors)),
+        bytes=int(characters * 1.3 + 5 * tokens + phrases * (64 + row * settings.vectors)),
         text_seconds=seconds * scale,
-        encode_seconds=_encode_seconds(lm, whole, phrases) if how.vectors else 0.0,
-        is_capped=expected > how.max_phrases,
+        encode_seconds=_encode_seconds(lm, mined, phrases) if settings.vectors else 0.0,
+        is_capped=expected > settings.max_phrases,
     )
 
 
+def _tokenized_halves(
+    sample: Sequence[Document], lm: DynamicLM, settings: CorpusSettings
+) -> list[TokenArrays]:
+    """Do for a sample what is done for each shard; return the tokens of every other chunk."""
+    splitter = splitter_named(settings.splitter)
+    chunks = [c.text for d in sample for c in chunked(d, settings.max_words, 0, splitter)]
+    method_named(settings.method).features(chunks)
+    texts = [GAP.join(half) for half in (chunks[::2], chunks[1::2]) if half]
+    return [tokenize_lines(Document(text, "sample"), lm.tokenizer).arrays() for text in texts]
+
+
 def _sample(documents: Sequence[Document], characters: int) -> list[Document]:
-    """Take documents from everywhere, cut to some hundred thousand characters in all."""
+    """Choose documents evenly, cut to some hundred thousand characters in all."""
     step = max(math.ceil(characters / _SAMPLE), 1)
     chosen = documents[:: min(step, max(len(documents) // 8, 1))]
     each = max(_SAMPLE // len(chosen), 1000)
@@ -100,13 +94,10 @@ def _sample(documents: Sequence[Document], characters: int) -> list[Document]:
 
 
 def _encode_seconds(lm: DynamicLM, phrases: MinedPhrases, count: int) -> float:
-    if not len(phrases):
+    keys = phrases.keys(_ENCODED)
+    if not keys:
         return 0.0
-    chosen = min(_ENCODED, len(phrases))
-    ends = phrases.ends[:chosen].tolist()
-    edges = zip([0, *ends[:-1]], ends, strict=True)
-    keys = [tuple(phrases.tokens[a:b].tolist()) for a, b in edges]
     texts = lm.tokenizer.decode_all(keys)
     began = time.process_time()
     lm.encoder.encode([Phrase(k, t) for k, t in zip(keys, texts, strict=True)], lm.embeddings)
-    return (time.process_time() - began) / chosen * count
+    return (time.process_time() - began) / len(keys) * count

@@ -1,18 +1,18 @@
-"""The one file that says what a store is: replaced as a whole, or not at all."""
+"""The manifest of a corpus: the one file that names all others, replaced atomically."""
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb._version import __version__
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, sync
+from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
 from univerb.errors import CorpusError
+from univerb.files import atomic_write
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
@@ -23,15 +23,15 @@ _Size = Annotated[int, Field(ge=1, le=64)]
 
 
 class CorpusSettings(BaseModel):
-    """What a store was built with; a store is a function of these and its documents.
+    """What a corpus was built with; a corpus is a function of these and its documents.
 
-    They are part of `phrases_key`: another field makes another `FORMAT`.
+    They are part of `phrases_key`: a new field requires a new `FORMAT`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str = Field(default="bm25", max_length=4096)
-    """How chunks are retrieved."""
+    """Name of the retrieval method; only `univerb.retrieval` knows what it means."""
     splitter: str = Field(default="rules", max_length=64)
     max_words: int = Field(default=128, ge=1, le=100_000)
     overlap: int = Field(default=0, ge=0, le=1000)
@@ -42,11 +42,11 @@ class CorpusSettings(BaseModel):
     dtype: Literal["float16", "float32"] = "float16"
     """Of the vectors on disk."""
     vectors: bool = True
-    """Whether phrases are encoded; without, a store serves retrieval and phrase mining."""
+    """Whether phrases are encoded; without vectors, a corpus serves retrieval and mining."""
 
 
 class Manifest(BaseModel):
-    """Everything that a store consists of."""
+    """All parts of a corpus."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,22 +75,22 @@ class Manifest(BaseModel):
     phrase_count: int = _Count
 
     def entries(self) -> list[ObjectEntry]:
-        """Return all objects that the manifest names."""
+        """Return the entries of all objects."""
         single = [entry for entry in (self.index, self.phrases) if entry]
         return [*self.shards, *single, *self.vectors]
 
 
 def index_key(shards: Iterable[ObjectEntry]) -> str:
-    """Return a hash of everything that the retrieval index depends on."""
+    """Return a hash of all that the retrieval index depends on."""
     return _hash(entry.sha256 for entry in shards)
 
 
 def phrases_key(
     shards: Iterable[ObjectEntry], settings: CorpusSettings, vectors: Sequence[ObjectEntry]
 ) -> str:
-    """Return a hash of everything that the list of phrases depends on."""
-    made_of = [index_key(shards), settings.model_dump_json()]
-    return _hash([*made_of, *(entry.sha256 for entry in vectors)])
+    """Return a hash of all that the list of phrases depends on."""
+    parts = [index_key(shards), settings.model_dump_json()]
+    return _hash([*parts, *(entry.sha256 for entry in vectors)])
 
 
 def _hash(parts: Iterable[str]) -> str:
@@ -98,66 +98,59 @@ def _hash(parts: Iterable[str]) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Put a manifest in the place of the one before, at once."""
+    """Replace the manifest of a corpus."""
     body = manifest.model_dump_json()
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
-    draft = folder / f".{MANIFEST}"
-    draft.write_text(text, encoding="utf-8")
-    sync(draft)
-    os.replace(draft, folder / MANIFEST)
-    sync(folder)
+    atomic_write(folder / MANIFEST, text)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest and check that it is what was written and that its files are there.
-
-    Args:
-        folder: The store.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        CorpusError: If there is no store, or one of a newer version of univerb.
-        CorruptCorpusError: If it was changed or damaged, or a file has another size.
-    """
+    """Read a manifest and check its hash, its values and the sizes of the files it names."""
     path = folder / MANIFEST
     if not path.is_file():
-        what = "holds no finished store" if folder.is_dir() else "does not exist"
-        raise CorpusError(f"{str(folder)!r} {what}. Build one with: univerb index DOCS -o {folder}")
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise corrupt(path, "is larger than any that is written")
-        outer = json.loads(path.read_bytes())
-        body = outer["body"]
-        is_whole = hashlib.sha256(body.encode()).hexdigest() == outer["sha256"]
-        fields = json.loads(body)
-        version = fields["format"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise corrupt(path, "cannot be read") from error
-    if not is_whole:
-        raise corrupt(path, "is not what was written")
+        state = "holds no finished corpus" if folder.is_dir() else "does not exist"
+        raise CorpusError(
+            f"{str(folder)!r} {state}. Build one with: univerb index DOCS -o {folder}"
+        )
+    fields = _read_fields(path)
+    version = fields.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise CorpusError(
             f"{str(folder)!r} has format {version}; this version of univerb reads up to {FORMAT}. "
-            "Update univerb, or build the store again."
+            "Update univerb, or build the corpus again."
         )
     if sys.byteorder != "little":
-        raise CorpusError("stores are little-endian, and this machine is not. Build it elsewhere.")
+        raise CorpusError("corpora are little-endian, this machine is not. Build it elsewhere.")
     try:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         raise corrupt(path, "has values that are not allowed") from error
-    if not _fits(manifest):
-        raise corrupt(path, "names objects that were not made for this store")
+    if not _names_match(manifest):
+        raise corrupt(path, "names objects that were not made for this corpus")
     for entry in manifest.entries():
         StoredObject(folder / OBJECTS, entry).check_sizes()
     return manifest
 
 
-def _fits(manifest: Manifest) -> bool:
-    """Tell whether the objects are those that follow from the settings and the documents."""
+def _read_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a manifest whose hash is right."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise corrupt(path, "is too large")
+        outer = json.loads(path.read_bytes())
+        body, sha256 = outer["body"], outer["sha256"]
+        is_whole = hashlib.sha256(body.encode()).hexdigest() == sha256
+        fields = json.loads(body)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise corrupt(path, "cannot be read") from error
+    if not is_whole or not isinstance(fields, dict):
+        raise corrupt(path, "is not what was written")
+    return fields
+
+
+def _names_match(manifest: Manifest) -> bool:
+    """Tell whether the objects' names follow from the settings and the documents."""
     index = index_key(manifest.shards)
     phrases = phrases_key(manifest.shards, manifest.settings, manifest.vectors)
-    wanted = [f"index-{index}", f"phrases-{phrases}"]
-    return wanted == [entry.name for entry in (manifest.index, manifest.phrases) if entry]
+    names = [entry.name for entry in (manifest.index, manifest.phrases) if entry]
+    return names == [f"index-{index}", f"phrases-{phrases}"]

@@ -1,6 +1,6 @@
-"""The phrases of a store: found by their token ids, each with its count and the row of its vector.
+"""The phrases of a corpus: looked up by token ids, each with its count and its vector's row.
 
-Phrases are numbered in the order of their ids, so that those that begin alike lie side by side:
+Phrases are numbered in the order of their ids, so that those with a common beginning are adjacent:
 encoded together they share passes, read together they share pages.
 """
 
@@ -11,7 +11,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.corpus.objects import StoredObject, corrupt
-from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, prepend_zero, ranges
+from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, prepend_zero, ranges, split_ids
 
 Ids = NDArray[numpy.int32]
 
@@ -20,15 +20,7 @@ NO_ROW = -1
 
 
 def write_phrases(folder: Path, tokens: Ids, ends: Ints, counts: Ints, rows: Ints) -> None:
-    """Write phrases into the folder of an object.
-
-    Args:
-        folder: Where to write.
-        tokens: The ids of all phrases, one after the other.
-        ends: Where each phrase ends in `tokens`.
-        counts: How often each was found.
-        rows: The row of each one's vector, or `NO_ROW`.
-    """
+    """Write phrases (ids, concatenated, with the end of each) and columns of facts about them."""
     begins = prepend_zero(ends)[:-1]
     keys = RollingHash(tokens).keys(begins, ends)
     order = numpy.argsort(keys, kind="stable")
@@ -39,7 +31,7 @@ def write_phrases(folder: Path, tokens: Ids, ends: Ints, counts: Ints, rows: Int
 
 
 class StoredPhrases:
-    """The phrases of a store, memory-mapped."""
+    """The phrases of a corpus, memory-mapped."""
 
     def __init__(self, stored: StoredObject) -> None:
         self._tokens: Ids = stored.array("tokens")
@@ -61,53 +53,42 @@ class StoredPhrases:
     def ids(self, numbers: Ints) -> list[tuple[int, ...]]:
         """Return the token ids of phrases."""
         begin, end = self._begins[numbers], self.ends[numbers]
-        flat = self._tokens[ranges(begin, end)].tolist()
-        edges = prepend_zero(numpy.cumsum(end - begin)).tolist()
-        return [tuple(flat[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return split_ids(self._tokens[ranges(begin, end)], numpy.cumsum(end - begin))
 
     def find(self, ids: Ids, first: Ints, size: int, hashes: RollingHash | None = None) -> Ints:
         """Look up n-grams of one size.
 
         Args:
             ids: A sequence of tokens.
-            first: Where in it the n-grams begin.
+            first: Index of each n-gram's first token.
             size: Their number of tokens.
             hashes: Those of the sequence, if they are known already.
 
         Returns:
-            The number of each phrase, or -1 if the store does not have it.
+            The number of each phrase, or -1 if the corpus does not have it.
         """
-        place = self._index.find((hashes or RollingHash(ids)).keys(first, first + size))
-        found = numpy.flatnonzero(place >= 0)
-        numbers = numpy.full(len(first), -1)
-        phrase = self._order[place[found]]
+        position = self._index.find((hashes or RollingHash(ids)).keys(first, first + size))
+        matches = numpy.flatnonzero(position >= 0)
+        phrase = self._order[position[matches]]
         begin = self._begins[phrase]
         is_size = self.ends[phrase] - begin == size
-        found, phrase, begin = found[is_size], phrase[is_size], begin[is_size]
+        matches, phrase, begin = matches[is_size], phrase[is_size], begin[is_size]
         # Hashes may agree by chance; ids decide.
         span = numpy.arange(size)
-        is_same = (self._tokens[begin[:, None] + span] == ids[first[found][:, None] + span]).all(
-            axis=1
-        )
-        numbers[found[is_same]] = phrase[is_same]
+        stored, looked_up = self._tokens[begin[:, None] + span], ids[first[matches][:, None] + span]
+        is_same = (stored == looked_up).all(axis=1)
+        numbers = numpy.full(len(first), -1)
+        numbers[matches[is_same]] = phrase[is_same]
         return numbers
 
     def rows_of(self, tokens: Ids, ends: Ints) -> Ints:
-        """Return the row of each phrase's vector, or `NO_ROW`.
-
-        Args:
-            tokens: The ids of phrases, one after the other.
-            ends: Where each phrase ends in `tokens`.
-
-        Returns:
-            The rows.
-        """
+        """Return the rows of the vectors of phrases (their ids, concatenated), or `NO_ROW`."""
         begins = prepend_zero(ends)[:-1]
         sizes = ends - begins
         hashes = RollingHash(tokens)
         rows = numpy.full(len(ends), NO_ROW)
         for size in numpy.unique(sizes).tolist():
-            chosen = numpy.flatnonzero(sizes == size)
-            numbers = self.find(tokens, begins[chosen], size, hashes)
-            rows[chosen[numbers >= 0]] = self.rows[numbers[numbers >= 0]]
+            indices = numpy.flatnonzero(sizes == size)
+            numbers = self.find(tokens, begins[indices], size, hashes)
+            rows[indices[numbers >= 0]] = self.rows[numbers[numbers >= 0]]
         return rows

@@ -1,11 +1,11 @@
-"""The phrases of a few chunks that a store holds, found in milliseconds.
+"""The phrases of a few chunks, selected in milliseconds.
 
-The chunks are tokenized together and all their n-grams looked up at once; only what the store
+The chunks are tokenized together and all their n-grams looked up at once; only what the corpus
 holds becomes a Python object.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy
 
@@ -25,16 +25,21 @@ class Selection(NamedTuple):
     phrases: list[Phrase]
     """Those that save the most tokens first."""
     stored: int
-    """How many of the phrases have a vector in the store; the others must be encoded."""
+    """Number of phrases that the corpus has a vector for; the others must be encoded."""
 
 
-class _Found(NamedTuple):
-    """Places of n-grams in the tokens of all chunks."""
+class _Occurrences(NamedTuple):
+    """Occurrences of n-grams in the tokens of all chunks."""
 
     number: Ints
-    """Of the phrase: in the store, or beyond its end."""
+    """The phrase's number in the corpus, or one beyond its last."""
     first: Ints
     size: Ints
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Put occurrences one after the other."""
+        return cls(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def select_phrases(
@@ -45,27 +50,18 @@ def select_phrases(
     max_phrases: int | None = None,
     others: bool = False,
 ) -> Selection:
-    """Find the phrases of chunks.
+    """Find the phrases of chunks, each with all its occurrences in them.
 
-    Args:
-        hits: The chunks.
-        tokenizer: The LM's.
-        stored: The phrases that have vectors.
-        sizes: Shortest and longest phrase, in tokens.
-        max_phrases: Keep at most so many.
-        others: Take also the n-grams that are not stored.
-
-    Returns:
-        The phrases, each with every place in its document.
+    With `others`, n-grams that are not stored are included. `sizes` are in tokens.
     """
     if not hits:
         return Selection([], [], 0)
     text = tokenize_lines(Document(GAP.join(hit.chunk.text for hit in hits), "chunks"), tokenizer)
-    found = _stored_ngrams(text, stored, sizes)
+    occurrences = _stored_ngrams(text, stored, sizes)
     if others:
-        found = _with_others(text, found, stored, sizes)
-    order = numpy.argsort(found.number, kind="stable")
-    number, first, size = (column[order] for column in found)
+        occurrences = _add_others(text, occurrences, stored, sizes)
+    order = numpy.argsort(occurrences.number, kind="stable")
+    number, first, size = (column[order] for column in occurrences)
     begins = numpy.flatnonzero(numpy.diff(number, prepend=-1))
     counts = numpy.diff(begins, append=len(number))
     ranked = numpy.argsort(-(size[begins] - 1) * counts, kind="stable")[:max_phrases]
@@ -73,54 +69,55 @@ def select_phrases(
     ids = text.ids.tolist()
     columns = (begins, counts, size[begins], first[begins])
     chosen = list(zip(*(column[ranked].tolist() for column in columns), strict=True))
-    keys = [tuple(ids[at : at + n]) for _, _, n, at in chosen]
-    places = [tuple(spans[begin : begin + count]) for begin, count, _, _ in chosen]
+    keys = [tuple(ids[start : start + n]) for _, _, n, start in chosen]
+    sources = [tuple(spans[begin : begin + count]) for begin, count, _, _ in chosen]
     if _overlap(hits):
-        # Chunks that share sentences show one place twice.
-        places = [tuple(dict.fromkeys(own)) for own in places]
+        # Chunks that share sentences show one occurrence twice.
+        sources = [tuple(dict.fromkeys(spans)) for spans in sources]
     texts = _texts(text, tokenizer, keys, first[begins][ranked])
-    phrases = [Phrase(*parts) for parts in zip(keys, texts, places, strict=True)]
+    phrases = [Phrase(*parts) for parts in zip(keys, texts, sources, strict=True)]
     is_stored = number[begins][ranked] < len(stored)
     return Selection(list(hits), phrases, int(is_stored.sum()))
 
 
-def _stored_ngrams(text: TokenizedText, stored: StoredPhrases, sizes: tuple[int, int]) -> _Found:
+def _stored_ngrams(
+    text: TokenizedText, stored: StoredPhrases, sizes: tuple[int, int]
+) -> _Occurrences:
     hashes = RollingHash(text.ids)
-    parts: list[_Found] = [_Found(*(numpy.empty(0, numpy.int64) for _ in range(3)))]
+    parts = [_Occurrences(*(numpy.empty(0, numpy.int64) for _ in range(3)))]
     for size in range(sizes[0], sizes[1] + 1):
         first = text.windows(size)
         number = stored.find(text.ids, first, size, hashes)
         known = number >= 0
-        parts.append(_Found(number[known], first[known], numpy.full(int(known.sum()), size)))
-    return _Found(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
+        parts.append(_Occurrences(number[known], first[known], numpy.full(int(known.sum()), size)))
+    return _Occurrences.concatenate(parts)
 
 
-def _with_others(
-    text: TokenizedText, found: _Found, stored: StoredPhrases, sizes: tuple[int, int]
-) -> _Found:
-    """Add the n-grams that may be phrases but are not stored, numbered from its end on."""
-    run, hashes = text.arrays(), RollingHash(text.ids)
-    # A run has a break after each line: token t of line l stands at t + l.
-    at = numpy.arange(len(text.ids)) + text.line
-    parts = [found]
-    seen: list[Keys] = []
+def _add_others(
+    text: TokenizedText, occurrences: _Occurrences, stored: StoredPhrases, sizes: tuple[int, int]
+) -> _Occurrences:
+    """Add the n-grams that may be phrases but are not stored, numbered after the stored ones."""
+    arrays, hashes = text.arrays(), RollingHash(text.ids)
+    parts = [occurrences]
+    unique: list[Keys] = []
     for size in range(sizes[0], sizes[1] + 1):
         first = text.windows(size)
-        is_number = run.are_numbers(at[first], at[first] + size)
+        position = text.positions[first]
+        is_number = arrays.are_numbers(position, position + size)
         is_new = stored.find(text.ids, first, size, hashes) < 0
         first = first[is_new & ~is_number]
         keys = hashes.keys(first, first + size)
-        base = len(stored) + sum(map(len, seen))
-        seen.append(numpy.unique(keys))
-        number = base + KeyIndex(seen[-1]).find(keys)
-        parts.append(_Found(number, first, numpy.full(len(first), size)))
-    return _Found(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
+        base = len(stored) + sum(map(len, unique))
+        unique.append(numpy.unique(keys))
+        number = base + KeyIndex(unique[-1]).find(keys)
+        parts.append(_Occurrences(number, first, numpy.full(len(first), size)))
+    return _Occurrences.concatenate(parts)
 
 
 def _texts(
     text: TokenizedText, tokenizer: Tokenizer, keys: Sequence[tuple[int, ...]], first: Ints
 ) -> list[str]:
-    """Return what phrases spell; where tokens are the text itself, it need not be decoded."""
+    """Return the texts of phrases; an exact tokenizer need not decode them."""
     if not tokenizer.is_exact:
         return tokenizer.decode_all(keys)
     last = first + numpy.array([len(key) - 1 for key in keys], dtype=numpy.int64)
@@ -135,7 +132,7 @@ def _overlap(hits: Sequence[Hit]) -> bool:
 
 
 def _spans(hits: Sequence[Hit], text: TokenizedText, first: Ints, size: Ints) -> list[Span]:
-    """Return where n-grams stand in their documents."""
+    """Return the spans of n-grams in their documents."""
     lengths = [len(hit.chunk.text) + len(GAP) for hit in hits]
     begins = numpy.cumsum([0, *lengths[:-1]])
     start, end = text.visible[first], text.end[first + size - 1]

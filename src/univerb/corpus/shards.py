@@ -1,16 +1,17 @@
-"""Documents in portions: text, chunks, tokens and retrieval features of some megabytes each.
+"""Shards: text, chunks, tokens and retrieval features of some megabytes of documents each.
 
 A shard depends on its documents and the settings alone, so any worker may make it, and one that
-was made before is found by its key.
+exists is found by its key.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import tokenizers
@@ -31,8 +32,9 @@ from univerb.tokenizer import Tokenizer
 
 SHARD_CHARACTERS = 4_000_000
 _FEATURE = "feature."
-# Between chunks when they are tokenized together: a blank line is never read as a wrapped one.
 GAP = "\n\n"
+"""Separates chunks that are tokenized together: a blank line never counts as a wrapped line."""
+_SHARD_SETTINGS = {"method", "splitter", "max_words", "overlap"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,13 @@ class ShardTask:
 
     @property
     def key(self) -> str:
-        """A hash of everything the shard depends on."""
-        made_of = (
-            self.settings.model_dump(include=set(_SHARD_SETTINGS)),
+        """A hash of all that the shard depends on."""
+        parts = (
+            self.settings.model_dump(include=_SHARD_SETTINGS),
             hashlib.sha256(self.tokenizer.encode()).hexdigest(),
             [(document.name, digest(document.text)) for document in self.documents],
         )
-        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-
-
-_SHARD_SETTINGS = ("method", "splitter", "max_words", "overlap")
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def digest(text: str) -> str:
@@ -66,7 +65,7 @@ def digest(text: str) -> str:
 
 
 def grouped(documents: Iterable[Document]) -> Iterator[tuple[Document, ...]]:
-    """Group documents, in their order, into portions of about the size of a shard."""
+    """Group documents, in their order, by the size of a shard."""
     group: list[Document] = []
     size = 0
     for document in documents:
@@ -80,7 +79,7 @@ def grouped(documents: Iterable[Document]) -> Iterator[tuple[Document, ...]]:
 
 
 def make_shard(task: ShardTask) -> ObjectEntry:
-    """Make a shard, unless it is there already."""
+    """Make a shard, unless it exists."""
     return write_object(task.root, "shard", task.key, lambda folder: _write(task, folder))
 
 
@@ -88,18 +87,16 @@ def _write(task: ShardTask, folder: Path) -> None:
     settings = task.settings
     splitter = splitter_named(settings.splitter)
     chunks = [chunked(d, settings.max_words, settings.overlap, splitter) for d in task.documents]
-    texts = [chunk.text for own in chunks for chunk in own]
     # Sentences that overlapping chunks share must not count twice.
-    plain = [
-        chunked(d, settings.max_words, 0, splitter) if settings.overlap else own
-        for d, own in zip(task.documents, chunks, strict=True)
-    ]
-    lines = GAP.join(chunk.text for own in plain for chunk in own)
-    run = tokenize_lines(
-        Document(lines, "shard"), _tokenizer(task.tokenizer, task.special_ids)
-    ).arrays()
-    arrays = _text_arrays(task.documents, chunks) | {"ids": run.ids, "flags": run.flags}
+    disjoint = chunks
+    if settings.overlap:
+        disjoint = [chunked(d, settings.max_words, 0, splitter) for d in task.documents]
+    text = GAP.join(chunk.text for chunk in chain.from_iterable(disjoint))
+    tokenizer = _tokenizer(task.tokenizer, task.special_ids)
+    ids, flags = tokenize_lines(Document(text, "shard"), tokenizer).arrays()
+    texts = [chunk.text for chunk in chain.from_iterable(chunks)]
     features = method_named(settings.method).features(texts)
+    arrays = _text_arrays(task.documents, chunks) | {"ids": ids, "flags": flags}
     arrays |= {_FEATURE + name: column for name, column in features.items()}
     for name, column in arrays.items():
         numpy.save(folder / f"{name}.npy", column, allow_pickle=False)
@@ -116,32 +113,23 @@ def _text_arrays(
     rows: list[tuple[int, int, int, int, int]] = []
     encoded: list[bytes] = []
     begin = 0
-    for number, (document, own) in enumerate(zip(documents, chunks, strict=True)):
-        place = begin + byte_places(document.text)
-        rows += [(number, c.start, c.end, int(place[c.start]), int(place[c.end])) for c in own]
+    for number, (document, parts) in enumerate(zip(documents, chunks, strict=True)):
+        byte = begin + _byte_offsets(document.text)
+        rows += [(number, c.start, c.end, int(byte[c.start]), int(byte[c.end])) for c in parts]
         encoded.append(document.text.encode())
         begin += len(encoded[-1])
     return {
         "text": numpy.frombuffer(b"".join(encoded), dtype=numpy.uint8),
-        "text_ends": numpy.cumsum([len(one) for one in encoded]),
+        "text_ends": numpy.cumsum([len(data) for data in encoded]),
         "chunks": numpy.array(rows, dtype=numpy.int64).reshape(-1, 5),
     }
 
 
-def byte_places(text: str) -> NDArray[numpy.int64]:
-    """Return at which byte of the UTF-8 text each character begins, and where it ends."""
+def _byte_offsets(text: str) -> NDArray[numpy.int64]:
+    """Return the offset in the UTF-8 text of each character, and of the end."""
     codes = numpy.frombuffer(text.encode("utf-32-le"), dtype=numpy.uint32)
     sizes = 1 + (codes >= 0x80).astype(numpy.int64) + (codes >= 0x800) + (codes >= 0x10000)
     return prepend_zero(numpy.cumsum(sizes))
-
-
-class _Listed(TypedDict):
-    name: str
-    digest: str
-    characters: int
-
-
-_LISTED = TypeAdapter(list[_Listed])
 
 
 @lru_cache(maxsize=4)
@@ -149,13 +137,16 @@ def _tokenizer(json_text: str, special_ids: tuple[int, ...]) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(json_text), special_ids)
 
 
-class Totals(NamedTuple):
-    """What shards hold, counted as a manifest does."""
+class ListedDocument(TypedDict):
+    """What a shard lists of a document."""
 
-    documents: int
-    chunks: int
+    name: str
+    digest: str
+    """Hash of its text."""
     characters: int
-    tokens: int
+
+
+_LIST = TypeAdapter(list[ListedDocument])
 
 
 class Shard:
@@ -163,38 +154,33 @@ class Shard:
 
     def __init__(self, stored: StoredObject) -> None:
         self._stored = stored
-        self._chunks: NDArray[numpy.int64] | None = None
-        self._text: NDArray[numpy.uint8] | None = None
-        self._names: list[str] | None = None
 
-    @property
-    def listed(self) -> list[dict[str, Any]]:
-        """Name, digest and number of characters of each document."""
+    @cached_property
+    def listed(self) -> list[ListedDocument]:
+        """The documents without their texts."""
         path = self._stored.path("documents.json")
         try:
-            return [dict(one) for one in _LISTED.validate_json(path.read_bytes())]
+            return _LIST.validate_json(path.read_bytes())
         except ValidationError as error:
             raise corrupt(path, "does not list documents") from error
 
-    @property
+    @cached_property
     def chunks(self) -> NDArray[numpy.int64]:
         """One row for each chunk: document, first and last character, first and last byte."""
-        if self._chunks is None:
-            self._chunks = numpy.asarray(self._stored.array("chunks"))
-        return self._chunks
+        return numpy.asarray(self._stored.array("chunks"))
+
+    @cached_property
+    def _text(self) -> NDArray[numpy.uint8]:
+        return self._stored.array("text")
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk with its text."""
-        if self._names is None:
-            self._names = [document["name"] for document in self.listed]
-        if self._text is None:
-            self._text = self._stored.array("text")
         document, start, _, begin, end = self.chunks[number].tolist()
-        return Chunk(self._names[document], start, self._text[begin:end].tobytes().decode())
+        return Chunk(self.listed[document]["name"], start, self._text[begin:end].tobytes().decode())
 
     def documents(self) -> list[Document]:
         """Return the documents with their texts."""
-        data = self._stored.array("text").tobytes()
+        data = self._text.tobytes()
         ends = self._stored.array("text_ends").tolist()
         edges = zip([0, *ends[:-1]], ends, strict=True)
         texts = [data[begin:end].decode() for begin, end in edges]
@@ -206,17 +192,16 @@ class Shard:
 
     def features(self) -> Features:
         """Return what the retrieval index is made of."""
-        names = [n for n in self._stored.entry.sizes if n.startswith(_FEATURE)]
-        stems = [name.removesuffix(".npy") for name in names]
-        return {stem.removeprefix(_FEATURE): self._stored.array(stem) for stem in stems}
+        names = [n.removesuffix(".npy") for n in self._stored.entry.sizes if n.startswith(_FEATURE)]
+        return {name.removeprefix(_FEATURE): self._stored.array(name) for name in names}
 
 
-def totals(shards: Sequence[Shard]) -> Totals:
-    """Count what shards hold."""
+def totals(shards: Sequence[Shard]) -> dict[str, int]:
+    """Count what shards hold, by the manifest's names."""
     listed = [document for shard in shards for document in shard.listed]
-    return Totals(
-        documents=len(listed),
-        chunks=sum(len(shard.chunks) for shard in shards),
-        characters=sum(document["characters"] for document in listed),
-        tokens=sum(int((shard.arrays().ids >= 0).sum()) for shard in shards),
-    )
+    return {
+        "documents": len(listed),
+        "chunks": sum(len(shard.chunks) for shard in shards),
+        "characters": sum(document["characters"] for document in listed),
+        "tokens": sum(int((shard.arrays().ids >= 0).sum()) for shard in shards),
+    }

@@ -1,4 +1,4 @@
-"""Phrase vectors on disk: rows of one width, read where they are needed and nowhere else."""
+"""Phrase vectors on disk: rows of one width, of which only those that are needed are read."""
 
 import mmap
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from univerb.phrases.hashing import Ints
 ROWS = "rows.bin"
 _TILE = 2048
 
-Rows = NDArray[Any]
+VectorRows = NDArray[Any]
 
 
 class _Part:
@@ -29,24 +29,24 @@ class _Part:
         self._rows = numpy.frombuffer(self._data, dtype=dtype).reshape(-1, columns)
         self._is_checked = numpy.zeros(-(-len(self._data) // BLOCK), dtype=bool)
 
-    def read(self, rows: Ints) -> NDArray[Any]:
-        """Return a copy of rows, checking the blocks that have not been touched before."""
+    def read(self, rows: Ints) -> VectorRows:
+        """Return a copy of rows, checking the blocks that have not been read before."""
         begin, end = rows * self._row_bytes, (rows + 1) * self._row_bytes - 1
-        touched = numpy.unique(numpy.concatenate([begin // BLOCK, end // BLOCK]))
+        needed = numpy.unique(numpy.concatenate([begin // BLOCK, end // BLOCK]))
         if self._row_bytes > BLOCK:
-            touched = numpy.arange(int(begin.min()) // BLOCK, int(end.max()) // BLOCK + 1)
-        new = touched[~self._is_checked[touched]].tolist()
+            needed = numpy.arange(int(begin.min()) // BLOCK, int(end.max()) // BLOCK + 1)
+        new = needed[~self._is_checked[needed]].tolist()
         check_blocks(self._data, self._stored.sums.files[ROWS], self._stored.folder / ROWS, new)
         self._is_checked[new] = True
-        found: NDArray[Any] = self._rows[rows]
+        copied: VectorRows = self._rows[rows]
         # Pages stay in the system's cache, but no longer count as this process's memory.
         if isinstance(self._data.obj, mmap.mmap):
             self._data.obj.madvise(mmap.MADV_DONTNEED)
-        return found
+        return copied
 
 
 class StoredVectors:
-    """All vectors of a store, numbered through its objects."""
+    """All vectors of a corpus, numbered across its objects."""
 
     def __init__(self, objects: Sequence[StoredObject], manifest: Manifest) -> None:
         self.width = manifest.width
@@ -58,28 +58,21 @@ class StoredVectors:
         row_bytes = self._columns * numpy.dtype(self._dtype).itemsize
         sizes = [stored.entry.sizes.get(ROWS, 0) // max(row_bytes, 1) for stored in self._objects]
         self.edges = numpy.cumsum([0, *sizes])
-        """Where the rows of each object begin, and where the last ends."""
+        """Row at which each object begins, and the end of the last."""
 
     def __len__(self) -> int:
         return int(self.edges[-1])
 
-    def read(self, rows: Ints) -> tuple[Rows, Rows]:
-        """Return input and output vectors; one array when they are the same.
-
-        Args:
-            rows: Row numbers, in any order.
-
-        Returns:
-            Two arrays of the type that is stored, one row for each number.
-        """
+    def read(self, rows: Ints) -> tuple[VectorRows, VectorRows]:
+        """Return input and output vectors of rows in any order; one array if they are the same."""
         result = numpy.empty((len(rows), self._columns), dtype=self._dtype)
         order = numpy.argsort(rows, kind="stable")
         part = numpy.searchsorted(self.edges, rows[order], side="right") - 1
         for number in numpy.unique(part).tolist():
-            own = order[part == number]
-            for begin in range(0, len(own), _TILE):
-                places = own[begin : begin + _TILE]
-                result[places] = self._part(number).read(rows[places] - self.edges[number])
+            indices = order[part == number]
+            for begin in range(0, len(indices), _TILE):
+                tile = indices[begin : begin + _TILE]
+                result[tile] = self._part(number).read(rows[tile] - self.edges[number])
         if self.is_tied:
             return result, result
         return result[:, : self.width], result[:, self.width :]

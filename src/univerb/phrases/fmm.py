@@ -188,7 +188,7 @@ def fmm(table: FMMTable) -> PhraseSource:
         matches = table.match(run)
         # Breaks are no tokens of the document.
         token = numpy.full(len(run.ids), -1)
-        token[numpy.arange(len(text.ids)) + text.line] = numpy.arange(len(text.ids))
+        token[text.positions] = numpy.arange(len(text.ids))
         return zip(token[matches.first].tolist(), token[matches.last].tolist(), strict=True)
 
     return lambda document, tokenizer: collect(document, tokenizer, spans)

@@ -72,6 +72,12 @@ def ranges(begin: Ints, end: Ints) -> Ints:
     return places
 
 
+def split_ids(ids: NDArray[numpy.int32], ends: Ints) -> list[tuple[int, ...]]:
+    """Split concatenated ids at the end of each."""
+    flat, edges = ids.tolist(), ends.tolist()
+    return [tuple(flat[a:b]) for a, b in zip([0, *edges[:-1]], edges, strict=bool(edges))]
+
+
 def prepend_zero(totals: NDArray[_Number]) -> NDArray[_Number]:
     """Put a zero before running totals, so that those of an empty stretch are there too."""
     return numpy.concatenate([numpy.zeros(1, totals.dtype), totals])

@@ -106,14 +106,18 @@ class TokenizedText:
         barred = prepend_zero(numpy.cumsum(self.is_masked))
         return numpy.flatnonzero(fits & starts & (barred[size:] == barred[:-size]))
 
+    @property
+    def positions(self) -> Ints:
+        """Index of each token in `arrays()`, where a break follows each line."""
+        return numpy.arange(len(self.ids)) + self.line
+
     def arrays(self) -> "TokenArrays":
         """Return the tokens in the form in which corpora are counted and searched."""
         flags = self.may_start * START | self.may_end * END
         flags |= self.has_letter * LETTER | self.has_digit * DIGIT
         ids = numpy.where(self.is_masked, BREAK, self.ids)
         flags[self.is_masked] = 0
-        # One break after each line: token t of line l stands at t + l.
-        at = numpy.arange(len(ids)) + self.line
+        at = self.positions
         size = int(at[-1]) + 2 if len(at) else 0
         run = TokenArrays(numpy.full(size, BREAK, numpy.int32), numpy.zeros(size, numpy.uint8))
         run.ids[at], run.flags[at] = ids, flags

@@ -38,7 +38,7 @@ from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
-    from univerb.corpus.build import Progress as Told
+    from univerb.corpus.build import OnProgress
     from univerb.lab.protocols.experiment import Lab
     from univerb.lab.protocols.recipes import Means, Page
     from univerb.lab.protocols.scorers import TextScorer
@@ -240,7 +240,7 @@ def _possible(names: list[str], typed: list[str], has_ablation: bool) -> list[st
 
 
 def _corpus(
-    lm: "DynamicLM", data: Path | None, workload: str, folder: Path | None, tell: "Told"
+    lm: "DynamicLM", data: Path | None, workload: str, folder: Path | None, tell: "OnProgress"
 ) -> "Corpus | None":
     """Open the corpus that was named, or that of a workload of `univerb lab speed`."""
     from univerb.lab.speed.workloads import open_or_build

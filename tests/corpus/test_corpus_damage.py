@@ -1,4 +1,4 @@
-"""A damaged store says so: at once, by name, without a crash, and without being changed."""
+"""A damaged corpus says so: at once, by name, without a crash, and without being changed."""
 
 import hashlib
 import json
@@ -27,8 +27,8 @@ QUERY = "tenant landlord rent"
 MANIFEST = "manifest.json"
 
 
-class Store:
-    """A store to damage, and what it answers when it is whole."""
+class DamagedCorpus:
+    """A corpus to damage, and what it answers when it is whole."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self.folder = folder
@@ -43,11 +43,11 @@ class Store:
         return open_corpus(self.folder)
 
     def ask(self) -> list[Any]:
-        corpus = self.open()
-        selected = corpus.select(QUERY, self.tokenizer, 9, others=True)
-        vectors = [part.tolist() for part in corpus.vectors(self.keys)]
+        whole = self.open()
+        selected = whole.select(QUERY, self.tokenizer, 9, others=True)
+        vectors = [part.tolist() for part in whole.vectors(self.keys)]
         sources = [(p.ids, p.text, p.sources) for p in selected.phrases]
-        return [corpus.search(QUERY, 9), sources, vectors, list(corpus.documents())]
+        return [whole.search(QUERY, 9), sources, vectors, list(whole.documents())]
 
     def state(self) -> list[tuple[int, int]]:
         stats = [path.stat() for path in self.files if path.exists()]
@@ -59,126 +59,126 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
+def corpus(tmp_path_factory) -> DamagedCorpus:
     lm = stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
     documents = [Document(f"{TEXT} Clause {i * 'x'}. {TEXT}", f"d{i}") for i in range(3)]
-    folder = tmp_path_factory.mktemp("store") / "c.uv"
+    folder = tmp_path_factory.mktemp("corpus") / "c.uv"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "SHARD_CHARACTERS", 600)
         patch.setattr(encoding, "BATCH", 64)
         build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
-    store = Store(folder, lm.tokenizer)
-    manifest = store.open().manifest
+    corpus = DamagedCorpus(folder, lm.tokenizer)
+    manifest = corpus.open().manifest
     assert len(manifest.shards) == 3 and len(manifest.vectors) > 1
-    return store
+    return corpus
 
 
-def check_refused(store: Store, what: object, must_refuse: bool = False) -> None:
+def check_refused(corpus: DamagedCorpus, what: object, must_refuse: bool = False) -> None:
     """Ask everything, then verify: the right answers or a typed error, and always an error last."""
-    before = store.state()
+    before = corpus.state()
     began = time.perf_counter()
     try:
-        answers = store.ask()
+        answers = corpus.ask()
     except CorpusError as error:
         assert str(error).count("\n") == 0 and len(str(error)) < 600, what
     else:
-        assert not must_refuse and answers == store.answers, what
+        assert not must_refuse and answers == corpus.answers, what
     with pytest.raises(CorpusError):
-        store.open().verify()
+        corpus.open().verify()
         pytest.fail(f"not found by verify: {what}")
     assert time.perf_counter() - began < 1, what
-    assert store.state() == before, what
+    assert corpus.state() == before, what
 
 
 @pytest.fixture(autouse=True)
-def restored(store: Store):
+def restored(corpus: DamagedCorpus):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
-    store.restore()
+    corpus.restore()
     # In kilobytes; what was the most before counts too.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
-def test_a_whole_store_answers_and_verifies(store: Store):
-    assert store.ask() == store.answers
-    objects = store.folder / "objects"
+def test_a_whole_corpus_answers_and_verifies(corpus: DamagedCorpus):
+    assert corpus.ask() == corpus.answers
+    objects = corpus.folder / "objects"
     sizes = [path.stat().st_size for path in objects.rglob("*") if path.name != "sums.json"]
     folders = sum(path.stat().st_size for path in objects.rglob("*") if path.is_dir())
-    assert store.open().verify() == sum(sizes) - folders
+    assert corpus.open().verify() == sum(sizes) - folders
 
 
-def test_every_file_cut_short_or_made_longer(store: Store):
-    for path in store.files:
-        data = store.content[path]
+def test_every_file_cut_short_or_made_longer(corpus: DamagedCorpus):
+    for path in corpus.files:
+        data = corpus.content[path]
         points = {len(data) * i // 20 for i in range(20)} | {max(len(data) - 1, 0)}
         for point in sorted(points):
             path.write_bytes(data[:point])
-            check_refused(store, (path, point), must_refuse=path.name != "sums.json")
+            check_refused(corpus, (path, point), must_refuse=path.name != "sums.json")
         path.write_bytes(data + b"\0")
-        check_refused(store, (path, "longer"))
+        check_refused(corpus, (path, "longer"))
         path.write_bytes(data)
 
 
-def test_two_hundred_flipped_bits_and_one_in_every_file(store: Store):
+def test_two_hundred_flipped_bits_and_one_in_every_file(corpus: DamagedCorpus):
     choose = random.Random(0)
-    weights = [len(store.content[path]) for path in store.files]
-    for path in [*store.files, *choose.choices(store.files, weights, k=200)]:
-        data = bytearray(store.content[path])
+    weights = [len(corpus.content[path]) for path in corpus.files]
+    for path in [*corpus.files, *choose.choices(corpus.files, weights, k=200)]:
+        data = bytearray(corpus.content[path])
         bit = choose.randrange(8 * len(data))
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        check_refused(store, (path, bit))
-        path.write_bytes(store.content[path])
+        check_refused(corpus, (path, bit))
+        path.write_bytes(corpus.content[path])
 
 
-def test_files_swapped_also_of_equal_size(store: Store):
-    pairs = list(zip(store.files, store.files[1:] + store.files[:1], strict=True))
+def test_files_swapped_also_of_equal_size(corpus: DamagedCorpus):
+    pairs = list(zip(corpus.files, corpus.files[1:] + corpus.files[:1], strict=True))
     by_size: dict[int, list[Path]] = {}
-    for path in store.files:
-        by_size.setdefault(len(store.content[path]), []).append(path)
+    for path in corpus.files:
+        by_size.setdefault(len(corpus.content[path]), []).append(path)
     pairs += [(same[0], other) for same in by_size.values() for other in same[1:]]
-    assert len(pairs) > len(store.files)
+    assert len(pairs) > len(corpus.files)
     for one, other in pairs:
-        if store.content[one] == store.content[other]:
+        if corpus.content[one] == corpus.content[other]:
             continue
-        one.write_bytes(store.content[other])
-        other.write_bytes(store.content[one])
-        check_refused(store, (one, other))
-        store.restore()
+        one.write_bytes(corpus.content[other])
+        other.write_bytes(corpus.content[one])
+        check_refused(corpus, (one, other))
+        corpus.restore()
 
 
-def test_objects_swapped_as_a_whole(store: Store, tmp_path: Path):
+def test_objects_swapped_as_a_whole(corpus: DamagedCorpus, tmp_path: Path):
     for kind in ("shard", "vectors"):
-        one, other = sorted((store.folder / "objects").glob(f"{kind}-*"))[:2]
+        one, other = sorted((corpus.folder / "objects").glob(f"{kind}-*"))[:2]
         for source, goal in ((one, tmp_path / "x"), (other, one), (tmp_path / "x", other)):
             source.rename(goal)
-        check_refused(store, kind, must_refuse=True)
+        check_refused(corpus, kind, must_refuse=True)
         for source, goal in ((one, tmp_path / "x"), (other, one), (tmp_path / "x", other)):
             source.rename(goal)
 
 
-def test_every_file_missing_or_a_folder(store: Store):
-    for path in store.files:
+def test_every_file_missing_or_a_folder(corpus: DamagedCorpus):
+    for path in corpus.files:
         path.unlink()
-        check_refused(store, path)
+        check_refused(corpus, path)
         path.mkdir()
         with pytest.raises(CorpusError):
-            store.open().verify()
+            corpus.open().verify()
         path.rmdir()
-        path.write_bytes(store.content[path])
-    for folder in sorted((store.folder / "objects").iterdir()):
+        path.write_bytes(corpus.content[path])
+    for folder in sorted((corpus.folder / "objects").iterdir()):
         folder.rename(folder.with_name("away"))
-        check_refused(store, folder, must_refuse=True)
+        check_refused(corpus, folder, must_refuse=True)
         folder.with_name("away").rename(folder)
 
 
-def forge(store: Store, change: Callable[[dict[str, Any]], object]) -> None:
+def forge(corpus: DamagedCorpus, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest and make its own hash right again."""
-    fields = json.loads(json.loads(store.content[store.folder / MANIFEST])["body"])
+    fields = json.loads(json.loads(corpus.content[corpus.folder / MANIFEST])["body"])
     change(fields)
     body = json.dumps(fields)
     outer = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}
-    (store.folder / MANIFEST).write_text(json.dumps(outer))
+    (corpus.folder / MANIFEST).write_text(json.dumps(outer))
 
 
 def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -189,8 +189,8 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] if isinstance(value, int) else []
 
 
-def test_one_number_of_the_manifest_changed_and_its_hash_made_right(store: Store):
-    fields = json.loads(json.loads(store.content[store.folder / MANIFEST])["body"])
+def test_one_number_of_the_manifest_changed_and_its_hash_made_right(corpus: DamagedCorpus):
+    fields = json.loads(json.loads(corpus.content[corpus.folder / MANIFEST])["body"])
     places = numbers(fields)
     assert len(places) > 30
     for place in places:
@@ -202,10 +202,10 @@ def test_one_number_of_the_manifest_changed_and_its_hash_made_right(store: Store
                     fields = fields[key]
                 fields[last] = new(fields[last])
 
-            forge(store, change)
-            changed = json.loads((store.folder / MANIFEST).read_text())["body"]
+            forge(corpus, change)
+            changed = json.loads((corpus.folder / MANIFEST).read_text())["body"]
             if json.loads(changed) != fields:
-                check_refused(store, (place, changed))
+                check_refused(corpus, (place, changed))
 
 
 @pytest.mark.parametrize(
@@ -231,31 +231,31 @@ def test_one_number_of_the_manifest_changed_and_its_hash_made_right(store: Store
         lambda f: f["shards"][0]["sizes"].clear(),
     ],
 )
-def test_a_manifest_forged_on_purpose(store: Store, change):
-    forge(store, change)
-    check_refused(store, "forged")
+def test_a_manifest_forged_on_purpose(corpus: DamagedCorpus, change):
+    forge(corpus, change)
+    check_refused(corpus, "forged")
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", '{"body": 1, "sha256": ""}', "[" * 100_000, '"\\ud800"', "\0"]
 )
-def test_a_manifest_that_is_something_else(store: Store, text: str):
-    (store.folder / MANIFEST).write_text(text)
+def test_a_manifest_that_is_something_else(corpus: DamagedCorpus, text: str):
+    (corpus.folder / MANIFEST).write_text(text)
     with pytest.raises(CorruptCorpusError, match=r"manifest.json.*univerb index"):
-        store.open()
+        corpus.open()
 
 
-def test_a_store_of_a_newer_version_says_so(store: Store):
-    forge(store, lambda fields: fields.update(format=FORMAT + 1, unheard_of=[1]))
+def test_a_corpus_of_a_newer_version_says_so(corpus: DamagedCorpus):
+    forge(corpus, lambda fields: fields.update(format=FORMAT + 1, unheard_of=[1]))
     with pytest.raises(CorpusError, match=f"has format {FORMAT + 1}.*Update univerb") as raised:
-        store.open()
+        corpus.open()
     assert not isinstance(raised.value, CorruptCorpusError)
 
 
-def test_no_store_where_one_is_looked_for(store: Store, tmp_path: Path):
+def test_no_corpus_where_one_is_looked_for(corpus: DamagedCorpus, tmp_path: Path):
     with pytest.raises(CorpusError, match=r"does not exist.*univerb index"):
         open_corpus(tmp_path / "nothing")
-    with pytest.raises(CorpusError, match="holds no finished store"):
+    with pytest.raises(CorpusError, match="holds no finished corpus"):
         open_corpus(tmp_path)
-    shutil.copytree(store.folder, tmp_path / "moved")
-    assert open_corpus(tmp_path / "moved").search(QUERY, 9) == store.answers[0]
+    shutil.copytree(corpus.folder, tmp_path / "moved")
+    assert open_corpus(tmp_path / "moved").search(QUERY, 9) == corpus.answers[0]
