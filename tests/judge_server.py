@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,7 +44,8 @@ class Server:
 
     def handle(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         with self._lock:
-            self.requests.append((handler.path, dict(handler.headers), body))
+            headers = {name.title(): value for name, value in handler.headers.items()}
+            self.requests.append((handler.path, headers, body))
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
         answer = self.answer(body["messages"][0]["content"])
@@ -54,7 +56,8 @@ class Server:
             return
         status, headers, data = answer
         handler.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+        plain = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        for name, value in {**plain, **headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(data)
@@ -64,5 +67,18 @@ class Server:
         return [body["messages"][0]["content"] for _, _, body in self.requests]
 
     def endpoint(self, **options: Any) -> Endpoint:
-        given = {"key": KEY, "pause": 0.001, "timeout": 10.0} | options
-        return Endpoint(self.url, "judge-1", **given)
+        return Endpoint(self.url, "judge-1", **({"key": KEY} | options))
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """Run a server until the block ends."""
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+        thread.join()

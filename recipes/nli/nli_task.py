@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from nli_accuracy import best_threshold
 from nli_data import LABELS, DataConfig, Example, Split, read_split
+from nli_export import write_cross_encoder
 from univerb.errors import ModelMissing, OptionError
-from univerb.lab.judging.cross_encoder import CrossEncoder, CrossEncoderCard, write_cross_encoder
 from univerb.modeling.backbones import refuse_unsafe
 from univerb.training.config import Data, Optimiser, Run, Section, TrainingConfig
 from univerb.training.task import Loss
@@ -188,13 +188,15 @@ class NliTask:
     def export(self, folder: Path, step: int) -> None:
         """Write the cross-encoder in int8, and beside it in full precision."""
         batch = self._config.run.batch
-        card = CrossEncoderCard(
+        write_cross_encoder(
+            folder,
+            self.model,
+            self.tokenizer,
             name=self._config.name,
             trained_on=f"SNLI train, WiCE dev, ExpertQA val; {step} steps of {batch} pairs",
             max_length=self._config.data.max_length,
             threshold=self.threshold,
         )
-        write_cross_encoder(folder, CrossEncoder(self.model, self.tokenizer, card))
         self.model.save_pretrained(folder / FULL)
         self.tokenizer.save_pretrained(folder / FULL)
 

@@ -1,4 +1,4 @@
-"""Train the entailment scorer of the lab, measure it, and put it where univerb finds it.
+"""Train the entailment scorer of the lab, and measure it.
 
     python recipes/nli/train.py --data FOLDER
 
@@ -8,7 +8,6 @@ The same command resumes a run that was stopped. See README.md beside this file.
 import argparse
 import json
 import platform
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,11 @@ from transformers.utils import logging
 
 import univerb
 from nli_accuracy import DOCUMENTS, measure
+from nli_export import write_card
 from nli_task import FULL, NliConfig, make_task
 from univerb.cli.train import Panel
-from univerb.lab.judging.cross_encoder import (
-    WEIGHTS,
-    CrossEncoder,
-    read_cross_encoder,
-    write_cross_encoder_card,
-)
-from univerb.lab.judging.entailment import (
-    CrossEncoderEntailment,
-    built_folder,
-    load_entailment,
-    scorer_of,
-)
+from univerb.lab.judging.cross_encoder import WEIGHTS, CrossEncoder, read_cross_encoder
+from univerb.lab.judging.entailment import CrossEncoderEntailment, Scorer, load_entailment
 from univerb.training.processes import Processes
 from univerb.training.trainer import train
 
@@ -62,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{result.reason} at step {result.step}; best score {result.best_score}")
     if result.reason != "interrupted":
         write_results(options.results, config.name, evaluate(result.export, options.data))
-        install(result.export)
+        print(f"{load_entailment(str(result.export)).about}\nin {result.export}")
 
 
 def read_config(path: Path, data: Path) -> NliConfig:
@@ -77,7 +67,7 @@ def evaluate(export: Path, data: Path) -> dict[str, Any]:
     packed = read_cross_encoder(export)
     full = AutoModelForSequenceClassification.from_pretrained(export / FULL, local_files_only=True)
     accuracies = measure(_scorer(packed), data)
-    write_cross_encoder_card(export, packed.card.model_copy(update={"accuracies": accuracies}))
+    write_card(export, packed.card.model_copy(update={"accuracies": accuracies}))
     # Whole pages take as long as all other test sets together.
     short = [name for name in DOCUMENTS if "whole" not in name]
     reference = measure(_scorer(packed._replace(model=full.eval())), data, short)
@@ -104,17 +94,11 @@ def write_results(folder: Path, name: str, results: dict[str, Any]) -> None:
     (folder / "entailment.json").write_text(text, encoding="utf-8")
 
 
-def install(export: Path) -> None:
-    """Copy the scorer to where `load_entailment` looks for it."""
-    target = built_folder()
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(export, target, ignore=shutil.ignore_patterns(FULL))
-    print(f"{load_entailment(str(target)).about}\ninstalled in {target}")
-
-
 def _scorer(encoder: CrossEncoder) -> CrossEncoderEntailment:
     model, tokenizer, card = encoder
-    return CrossEncoderEntailment(model, tokenizer, scorer_of(card), max_length=card.max_length)
+    return CrossEncoderEntailment(
+        model, tokenizer, Scorer(card.name, card.threshold), card.max_length
+    )
 
 
 if __name__ == "__main__":

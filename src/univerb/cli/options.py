@@ -151,6 +151,12 @@ def parse_sizes(text: str) -> tuple[int, int]:
         raise OptionError(f"--sizes is {text!r}; give two numbers such as 2-8.") from None
 
 
+def typed_names(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that the user typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
 def make_folder(option: str, folder: Path) -> None:
     """Make a folder that an option names, or say that it cannot be made."""
     try:

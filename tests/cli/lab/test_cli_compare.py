@@ -127,6 +127,7 @@ def test_the_page_has_the_texts_and_the_sources(compare, model, lease, tmp_path)
 
 
 def test_the_terminal_has_both_side_by_side_in_colour(compare, model, lease, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
     given = ("The tenant shall", "--docs", lease, "--model", model, *TWO)
     console = Console(
         width=100, highlight=False, soft_wrap=True, force_terminal=True, color_system="truecolor"
@@ -138,19 +139,6 @@ def test_the_terminal_has_both_side_by_side_in_colour(compare, model, lease, mon
     assert "\x1b[1;38;2;16;34;43;48;2;143;211;232m" in shown
     assert any("plain" in line and "atomic" in line for line in shown.splitlines())
     assert "lease.txt, characters" in shown and "The tenant shall" in shown
-
-
-def test_a_file_of_prompts(compare, run, model, lease, tmp_path):
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("The tenant\n\nThe landlord shall\n")
-    more = ("--docs", lease, "--model", model, *SHORT)
-    ran = compare("--prompts", prompts, *more, "--json")
-    assert [case["prompt"] for case in ran.json["cases"]] == ["The tenant", "The landlord shall"]
-    for case in ran.json["cases"]:
-        assert [own["name"] for own in case["systems"]] == ["plain", "default"]
-    last = ran.json["cases"][1]["systems"][1]
-    assert last["text"] == run("generate", "The landlord shall", *more, "--json").json["text"]
-    assert "The landlord shall" in compare("--prompts", prompts, *more).out
 
 
 def test_a_corpus_gives_each_prompt_its_phrases(compare, run, model, tmp_path):
@@ -225,26 +213,20 @@ def test_no_text_becomes_markup(compare, tmp_path):
         ("p", ("none of --docs, --corpus and --texts",)),
         ("p --docs lease.txt --corpus c.uv", ("--docs and --corpus",)),
         ("p --docs lease.txt --texts a.jsonl", ("--texts and --docs", "one of them")),
-        ("--docs lease.txt", ("none of PROMPT and --prompts",)),
-        ("p --prompts p.txt --docs lease.txt", ("both of PROMPT and --prompts",)),
         ("p --docs lease.txt --system atomic", ("atomic alone is no comparison",)),
         ("p --docs lease.txt --system plain --system plain", ("plain alone",)),
-        ("p --docs lease.txt -k 3", ("-k is not for --docs",)),
-        ("p --corpus c.uv --sizes 2-3", ("--sizes is not for --corpus",)),
         ("p --texts a.jsonl --texts a.jsonl", ("PROMPT is not for --texts",)),
         ("--texts a.jsonl --texts a.jsonl --max-tokens 5", ("--max-tokens is not for --texts",)),
-        ("--texts a.jsonl", ("'a.jsonl' alone is no comparison",)),
+        ("--texts a.jsonl", ("'a.jsonl' has nothing to compare",)),
         ("--texts a.jsonl --texts b.jsonl", ("'b.jsonl' cannot be read",)),
-        ("--texts empty --texts empty", ("'empty' has no texts",)),
+        ("--texts empty --texts empty", ("'empty' has nothing to compare",)),
+        ("--docs lease.txt", ("the prompt is empty",)),
         ("--texts a.jsonl --texts lease.txt", ("line 1 of 'lease.txt' is not a JSON",)),
-        ("--prompts nowhere --docs lease.txt", ("'nowhere' cannot be read",)),
-        ("--prompts empty --docs lease.txt", ("'empty' is empty",)),
         ("p --docs nowhere.txt", ("nowhere.txt",)),
         ("p --corpus nowhere.uv", ("nowhere.uv",)),
         ("p --docs lease.txt --html .", ("--html '.' cannot be written",)),
         ("p --docs lease.txt --html no/page.html", ("--html", "Name a file in a folder")),
         ("p --docs lease.txt --max-tokens 0", ("max_tokens is 0",)),
-        ("p --docs lease.txt --sizes x", ("--sizes is 'x'",)),
     ],
 )
 def test_every_wrong_combination_is_one_line(
@@ -254,10 +236,6 @@ def test_every_wrong_combination_is_one_line(
     Path("empty").write_text("\n")
     write_lines(Path("a.jsonl"), {"prompt": "p", "text": "a"})
     refused(compare(*options.split()), *words)
-
-
-def test_an_empty_prompt_is_refused(compare, lease, no_model):
-    refused(compare("", "--docs", lease), "the prompt is empty")
 
 
 def test_codes_for_a_terminal_are_not_passed_on(run, tmp_path):

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Ran
-from judge_server import LOOPBACK, Server, completion
+from judge_server import LOOPBACK, Server, completion, serving
 
 CRITERIA = ("overall", "fluency", "coherence", "informativeness", "grammar")
 
@@ -57,7 +56,7 @@ def refused(ran: Ran, *words: str) -> None:
 def test_prompts_go_out_and_replies_come_in(run, texts, tmp_path):
     prompts, replies = tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
     ran = run("lab", "judge", *texts, "--prompts", prompts)
-    assert ran.code == 0 and "20 prompts for 10 pairs" in ran.out
+    assert ran.code == 0 and "10 pairs are in" in ran.out
     judged(prompts, replies, likes_good)
     ran = run("lab", "judge", *texts, "--replies", replies)
     assert (ran.code, ran.err) == (0, "")
@@ -68,10 +67,7 @@ def test_prompts_go_out_and_replies_come_in(run, texts, tmp_path):
     # The paper's own, table 14.
     assert rates["paper: Transformer, WikiText103"].split() == ["0.61", "0.05", "0.34"]
     assert rates["paper: Transformer, LawMT"].split() == ["0.46", "0.02", "0.52"]
-    assert "Position bias 0%" in ran.out
-    [comparable] = [line for line in ran.out.splitlines() if line.startswith("Comparable")]
-    assert "judge: not said here, gpt-4 in the paper" in comparable
-    assert "N: 10 here, about 100 in the paper" in comparable
+    assert "Position bias 0%" in ran.out and "rates do not compare" in ran.out
 
 
 def test_exchanged_inputs_exchange_better_and_worse(run, texts, tmp_path):
@@ -88,11 +84,8 @@ def test_exchanged_inputs_exchange_better_and_worse(run, texts, tmp_path):
     for way in ("rate_avg", "item_avg"):
         one, two = own[way]["rates"], other[way]["rates"]
         assert (one["better"], one["no_preference"]) == (two["worse"], two["no_preference"])
-    assert own["orders"]["ours_first"] != own["orders"]["theirs_first"]
-    assert (
-        own["orders"]["ours_first"]["counts"]["better"]
-        == (other["orders"]["theirs_first"]["counts"]["worse"])
-    )
+    assert own["ours_first"] != own["theirs_first"]
+    assert own["ours_first"]["counts"]["better"] == other["theirs_first"]["counts"]["worse"]
     assert own["position_bias"] == other["position_bias"]
 
 
@@ -104,19 +97,10 @@ def test_a_judge_of_places_gives_half_and_half(run, texts, tmp_path):
     rates = {way: ran.json[way]["rates"] for way in ("rate_avg", "item_avg")}
     assert rates["rate_avg"] == {"better": 0.5, "no_preference": 0.0, "worse": 0.5}
     assert rates["item_avg"] == {"better": 0.0, "no_preference": 1.0, "worse": 0.0}
-    assert ran.json["position_bias"] == 1.0 and ran.json["first_place"] == 20
+    assert ran.json["position_bias"] == 1.0
     assert json.loads((tmp_path / "out" / "judge.json").read_text()) == ran.json
-    assert {own["section"] for own in ran.json["paper"]} == {"WikiText103", "LawMT"}
+    assert "paper: Transformer, LawMT" in ran.json["paper"]
     assert "Position bias 100%" in run("lab", "judge", *texts, "--replies", replies).out
-
-
-def test_a_judge_of_the_papers_kind_is_not_a_difference(run, texts, tmp_path):
-    prompts = tmp_path / "prompts.jsonl"
-    run("lab", "judge", *texts, "--prompts", prompts)
-    replies = judged(prompts, tmp_path / "r", lambda _: "tie")
-    base = ("lab", "judge", *texts, "--replies", replies, "--json", "--judge-model")
-    assert "judge:" not in run(*base, "gpt-4-0613").json["comparable"]
-    assert "judge: other here, gpt-4 in the paper" in run(*base, "other").json["comparable"]
 
 
 def test_what_a_file_lacks_is_named(run, texts, tmp_path):
@@ -138,13 +122,8 @@ def test_what_a_file_lacks_is_named(run, texts, tmp_path):
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
     monkeypatch.setenv("UNIVERB_JUDGE_KEY", "sk-very-secret")
-    server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.http.shutdown()
-    server.http.server_close()
-    thread.join()
+    with serving() as running:
+        yield running
 
 
 def asking(server: Server, log: Path) -> tuple[object, ...]:
@@ -167,7 +146,7 @@ def test_a_server_is_asked_with_the_key_and_only_once(run, server, texts, tmp_pa
     assert run(*base, "--json").json["pairs"] == 10
     assert len(server.prompts) == 20 == len(set(server.prompts))
     shown = run(*base)
-    assert "judged by judge-1" in shown.out and "judge: judge-1 here" in shown.out
+    assert "judged by judge-1" in shown.out
     for told in (first.out, first.err, shown.out, (tmp_path / "log.jsonl").read_text()):
         assert "sk-very-secret" not in told
 
@@ -187,13 +166,14 @@ def test_a_killed_run_goes_on_and_ends_the_same(run, server, texts, tmp_path):
         stderr=subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    while not log.exists() or log.read_bytes().count(b"\n") < 5:
+    while not log.exists() or log.read_bytes().count(b"\n") < 6:
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
     process.wait()
     time.sleep(0.2)
-    kept, asked = log.read_bytes().count(b"\n"), len(server.requests)
+    # The first line is the header.
+    kept, asked = log.read_bytes().count(b"\n") - 1, len(server.requests)
     assert 5 <= kept < 20
     resumed = run(*base, "--json")
     # Nothing that was kept is asked again.
@@ -208,7 +188,7 @@ def test_a_server_that_refuses_is_one_line(run, server, texts, tmp_path):
     server.answer = lambda _: (401, {}, b'{"error": {"message": "no such sk-very-secret"}}')
     ran = run("lab", "judge", *texts, *asking(server, tmp_path / "log"))
     refused(ran, "401", "no such ***")
-    unusable = asking(server, tmp_path / "nowhere" / "log")
+    unusable = asking(server, tmp_path)
     before = len(server.requests)
     refused(run("lab", "judge", *texts, *unusable), "cannot be used")
     assert len(server.requests) == before
@@ -231,8 +211,8 @@ def fill(sheet: Path, to: Path, answer: Callable[[dict[str, str], str], str]) ->
 
 def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     sheet, key = tmp_path / "sheet.csv", tmp_path / "key.json"
-    ran = run("lab", "judge", *texts, "--sheet", sheet, "--key", key, "--cases", 8, "--json")
-    assert ran.json == {"sheet": str(sheet), "key": str(key), "pairs": 8}
+    ran = run("lab", "judge", *texts, "--sheet", sheet, "--key", key, "--cases", 8)
+    assert ran.code == 0 and "8 pairs are in" in ran.out
     assert json.loads(key.read_text())["ours"] == "good"
     # One annotator likes what is good; another one does not care about grammar.
     better = lambda record, _: "1" if "good" in record["continuation 1"] else "2"  # noqa: E731
@@ -245,16 +225,11 @@ def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     assert rates["overall"].split() == ["1.00", "0.00", "0.00"]
     assert rates["grammar"].split() == ["0.50", "0.50", "0.00"]
     # The paper's own, table 2.
-    assert rates["paper: CoG"].split() == ["0.53", "0.22", "0.25"]
-    assert "0.32       0.43   0.25" in ran.out
+    assert rates["paper: CoG, Overall Evaluation"].split() == ["0.53", "0.22", "0.25"]
     assert "grammar: majority 0.00 / 1.00 / 0.00; agreement 0.00, kappa (Cohen) 0.00" in ran.out
-    assert "judge:" not in ran.out and "N: 8 here" in ran.out
     report = json.loads((tmp_path / "out" / "judge.json").read_text())
     assert [own["criterion"] for own in report["criteria"]] == list(CRITERIA)
-    assert report["criteria"][4]["disputed"] and not report["criteria"][0]["disputed"]
-    assert run("lab", "judge", *texts, *given, "--json").json == report
-    refused(run("lab", "judge", *texts[::-1], *given), "the key of 'good' against 'poor'")
-    refused(run("lab", "judge", texts[0], *given), "the key of 'good' against 'poor'")
+    assert run("lab", "judge", *given, "--json").json == report
 
 
 def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
@@ -292,7 +267,7 @@ def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
 def test_every_wrong_combination_is_one_line(run, texts, tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
     refused(run("lab", "judge", *texts, *options.split()), *words)
-    assert {path.name for path in tmp_path.iterdir()} <= {"good.jsonl", "poor.jsonl", "l"}
+    assert {path.name for path in tmp_path.iterdir()} == {"good.jsonl", "poor.jsonl"}
 
 
 def test_texts_are_needed_but_for_filled_sheets(run, texts):
@@ -316,12 +291,12 @@ def test_what_is_read_is_never_written_over(run, texts, tmp_path):
     assert ran.code == 1
     assert "which is read" in ran.err
     other = tmp_path / "precious.json"
-    other.write_text('{"a": 1}')
+    other.write_text('{"a": 1}\n')
     endpoint = ("--endpoint", "http://127.0.0.1:9/v1", "--judge-model", "x")
     ran = run("lab", "judge", ours, theirs, *endpoint, "--log", other)
     assert ran.code == 1
-    assert "no log of replies" in " ".join(ran.err.split())
-    assert (other.read_text(), ours.read_bytes()) == ('{"a": 1}', before)
+    assert "name another file" in " ".join(ran.err.split())
+    assert (other.read_text(), ours.read_bytes()) == ('{"a": 1}\n', before)
 
 
 def test_texts_of_any_length_come_back_from_a_sheet(run, tmp_path):

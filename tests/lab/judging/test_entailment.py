@@ -2,13 +2,13 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
-import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from tiny_nli import (
     FILLERS,
@@ -18,31 +18,19 @@ from tiny_nli import (
     save_base,
 )
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
-from univerb.lab.judging import entailment
-from univerb.lab.judging.cross_encoder import (
-    CARD,
-    WEIGHTS,
-    CrossEncoder,
-    CrossEncoderCard,
-    pack_int8,
-    read_cross_encoder,
-    unpack_int8,
-    write_cross_encoder,
-)
+from univerb.lab.judging import entailment, pair_windows
+from univerb.lab.judging.cross_encoder import CARD, WEIGHTS, read_cross_encoder
 from univerb.lab.judging.entailment import (
     CrossEncoderEntailment,
     Entailment,
     Scorer,
     TextToTextEntailment,
-    default_folder,
     load_entailment,
 )
 from univerb.lab.metrics.citations import citation_score
 
 ABOUT = Scorer("tiny", 0.4, {"SNLI test": 81.25})
-CARD_OF_TINY = CrossEncoderCard(
-    name="tiny", trained_on="nothing", max_length=48, threshold=0.4, accuracies={"SNLI test": 81.25}
-)
+SHIPPED = Path(__file__).parents[3] / "src/univerb/assets/entailment/minilm-l6-nli"
 PAIRS = [
     ("w1 w2 w3", "yes w4"),
     ("w5", "no"),
@@ -52,6 +40,11 @@ PAIRS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(pair_windows, "_BATCH", 3)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_pair_tokenizer()
@@ -59,7 +52,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def scorer(tokenizer):
-    return CrossEncoderEntailment(make_classifier(), tokenizer, ABOUT, max_length=40, batch=3)
+    return CrossEncoderEntailment(make_classifier(), tokenizer, ABOUT, max_length=40)
 
 
 def direct(model, tokenizer, premise, hypothesis):
@@ -100,7 +93,7 @@ def test_a_long_premise_counts_by_its_best_window(scorer, tokenizer, length):
 TEXTS = st.lists(st.sampled_from([*FILLERS, "yes", "no", "ö", "?"]), max_size=120).map(" ".join)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5), st.randoms())
 def test_any_texts_get_a_probability_whatever_their_order(scorer, pairs, draw):
     found = scorer.probabilities(pairs)
@@ -121,22 +114,16 @@ def test_the_label_of_entailment_is_found_by_its_name(tokenizer):
         CrossEncoderEntailment(plain, tokenizer, ABOUT, max_length=64)
 
 
-def test_lengths_and_batches_out_of_range_are_refused(tokenizer):
-    with pytest.raises(OptionError, match="max_length is 65. Allowed: 32 to 64"):
-        CrossEncoderEntailment(make_classifier(), tokenizer, ABOUT, max_length=65)
-    with pytest.raises(OptionError, match="batch is 0"):
-        CrossEncoderEntailment(make_classifier(), tokenizer, ABOUT, max_length=64, batch=0)
-
-
 # Text-to-text
 
 
 @pytest.mark.parametrize("marks_words", [True, False])
-def test_text_to_text_compares_the_answers_1_and_0(marks_words):
+def test_text_to_text_compares_the_answers_1_and_0(marks_words, monkeypatch):
+    monkeypatch.setattr(entailment, "_BATCH", 2)
     model, tokenizer = make_t5(marks_words)
     ids = {answer: tokenizer(answer)["input_ids"] for answer in ("1", "0")}
     assert len(ids["1"]) == 2 + marks_words
-    scorer = TextToTextEntailment(model, tokenizer, Scorer("true"), batch=2)
+    scorer = TextToTextEntailment(model, tokenizer, Scorer("true"))
     pairs = [("a b c", "a"), ("the cat sat on the mat and slept", "a cat"), ("x", "y")]
     for (premise, hypothesis), found in zip(pairs, scorer.probabilities(pairs), strict=True):
         asked = tokenizer(f"premise: {premise} hypothesis: {hypothesis}", return_tensors="pt")
@@ -169,18 +156,6 @@ def test_text_to_text_decides_as_greedy_generation_between_the_two():
 # On disk
 
 
-def test_a_saved_cross_encoder_comes_back_with_its_card(tmp_path, tokenizer):
-    model = make_classifier()
-    write_cross_encoder(tmp_path, CrossEncoder(model, tokenizer, CARD_OF_TINY))
-    scorer = load_entailment(str(tmp_path))
-    assert scorer.about == ABOUT
-    assert str(scorer.about) == "NLI tiny (SNLI test 81.2 %)"
-    expected = [direct(model, tokenizer, *pair)[0].item() for pair in PAIRS]
-    assert scorer.probabilities(PAIRS) == pytest.approx(expected, abs=0.03)
-    parameters = sum(p.numel() for p in model.parameters())
-    assert (tmp_path / WEIGHTS).stat().st_size < 1.5 * parameters, "fp16 would have 2 each"
-
-
 def test_a_classifier_of_transformers_is_loaded_as_it_is(tmp_path, tokenizer):
     folder = tmp_path / "mnli"
     make_classifier().save_pretrained(folder)
@@ -195,14 +170,14 @@ def test_a_text_to_text_folder_is_known_by_its_config(tmp_path):
     model, tokenizer = make_t5(True)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    scorer = load_entailment(str(tmp_path), batch=2)
+    scorer = load_entailment(str(tmp_path))
     expected = TextToTextEntailment(model, tokenizer, Scorer("x")).probabilities([("a", "b")])
     assert scorer.probabilities([("a", "b")]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_damaged_or_foreign_folders_are_refused(tmp_path, tokenizer):
+def test_damaged_or_foreign_folders_are_refused(tmp_path):
     good = tmp_path / "good"
-    write_cross_encoder(good, CrossEncoder(make_classifier(), tokenizer, CARD_OF_TINY))
+    shutil.copytree(SHIPPED, good)
     card = json.loads((good / CARD).read_text())
     (good / CARD).write_text(json.dumps(card | {"format": 2}))
     with pytest.raises(CheckpointError, match=r"entailment.json .* format: "):
@@ -224,42 +199,6 @@ def test_damaged_or_foreign_folders_are_refused(tmp_path, tokenizer):
         load_entailment(str(tmp_path / "nowhere"))
     with pytest.raises(OptionError, match="dtype is 'int4'"):
         load_entailment(str(good), dtype="int4")
-
-
-def test_the_default_scorer_is_found_in_the_cache_or_says_how_to_get_it(
-    tmp_path, monkeypatch, tokenizer
-):
-    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
-    monkeypatch.setattr(entailment, "DEFAULT_SCORER", "not-in-the-package")
-    with pytest.raises(ModelMissing, match="recipes/nli/README.md"):
-        default_folder()
-    folder = tmp_path / "entailment" / "not-in-the-package"
-    write_cross_encoder(folder, CrossEncoder(make_classifier(), tokenizer, CARD_OF_TINY))
-    assert default_folder() == folder
-    assert load_entailment("not-in-the-package").about == ABOUT
-
-
-# int8
-
-ROWS = arrays(
-    numpy.float32,
-    st.tuples(st.integers(1, 6), st.integers(1, 9)),
-    elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False),
-)
-
-
-@settings(max_examples=60)
-@given(ROWS)
-def test_int8_is_within_half_a_step_of_each_rows_own_scale(values):
-    matrix = torch.from_numpy(values)
-    packed = pack_int8({"m": matrix, "bias": matrix[0]})
-    assert packed["m"].dtype == torch.int8
-    found = unpack_int8(packed)
-    assert found.keys() == {"m", "bias"}
-    assert torch.equal(found["bias"], matrix[0])
-    steps = matrix.abs().amax(1, keepdim=True) / 127
-    assert torch.all((found["m"] - matrix).abs() <= 0.501 * steps)
-    assert torch.equal(pack_int8(found)["m"], packed["m"])
 
 
 # What a scorer is worth

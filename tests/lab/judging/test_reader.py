@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 
 import pytest
 import tokenizers
@@ -189,7 +188,7 @@ def test_answers_are_those_of_one_question_at_a_time(kind):
         for question in (words[2], " ".join(words[5:12]), " ".join(words * 2))
     ]
     expected = [slow_answer(model, tokenizer, *own) for own in questions]
-    reader = Reader(model, tokenizer, "tiny", batch=7)
+    reader = Reader(model, tokenizer, "tiny")
     assert reader.answers(questions) == expected
     assert "" in expected, "no question without an answer"
     assert len(set(expected)) > 8
@@ -228,11 +227,9 @@ def test_a_folder_is_read_as_the_model_in_it(tmp_path, kind):
     assert reader.answers(questions) == Reader(model, tokenizer, "x").answers(questions)
 
 
-def test_a_reader_that_is_not_here_is_refused_at_once():
-    began = time.perf_counter()
+def test_a_reader_that_is_not_here_is_refused():
     with pytest.raises(ModelMissing, match="not in the Hub's cache, and offline is set"):
         load_reader(offline=True)
-    assert time.perf_counter() - began < 1
 
 
 def test_other_models_are_refused(tmp_path):
@@ -247,5 +244,3 @@ def test_other_models_are_refused(tmp_path):
         load_reader(str(tmp_path / "nowhere"))
     with pytest.raises(OptionError, match="dtype is 'int4'"):
         load_reader(str(tmp_path / "classifier"), dtype="int4")
-    with pytest.raises(OptionError, match="batch is 0"):
-        Reader(model, tokenizer, "tiny", batch=0)

@@ -3,14 +3,13 @@
 import json
 from pathlib import Path
 
-from univerb.lab.judging.entailment import default_folder, load_entailment
+from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_it_ships_small_and_says_what_it_is_worth():
-    folder = default_folder()
-    assert folder.is_relative_to(ROOT / "src" / "univerb" / "assets")
+    folder = ROOT / "src/univerb/assets/entailment" / DEFAULT_SCORER
     assert sum(file.stat().st_size for file in folder.iterdir()) < 25e6
     about = load_entailment().about
     assert about.accuracies["SNLI test, 3 labels"] >= 78.0

@@ -12,7 +12,7 @@ from tiny_data import tiny_data
 from univerb.corpus.build import build_corpus
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
-from univerb.lab.judging.judge import read_pairs
+from univerb.lab.judging.system_texts import read_pairs
 from univerb.lab.protocols import continuations
 from univerb.lab.protocols.continuations import GREEDY, Job, Task
 from univerb.lab.protocols.experiment import Lab, Sizes

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -14,13 +14,13 @@ from univerb.errors import OptionError
 from univerb.phrase import Phrase, Span
 
 NO_SOURCE = "your list"
-"""Where a phrase without a document comes from."""
-_NARROWEST = 40
+"""The source of a phrase without a document."""
+_MIN_WIDTH = 40
 """Columns of the terminal that a system needs."""
 
 
 class _PieceRecord(BaseModel):
-    """A piece as `Piece.to_dict` writes it, as far as it is shown."""
+    """The shown part of a piece in JSON."""
 
     text: str
     ids: tuple[int, ...]
@@ -42,22 +42,11 @@ class System(NamedTuple):
     name: str
     pieces: tuple[Piece, ...]
     figures: str = ""
-    """One line to show below; by default what the pieces tell."""
+    """A line to show below; by default it is counted from the pieces."""
 
     @classmethod
     def from_dict(cls, name: str, written: Mapping[str, Any]) -> "System":
-        """Take a generation as `univerb generate --json` writes it, or nothing but a text.
-
-        Args:
-            name: What to call the system.
-            written: A JSON object with `pieces`; with `text` where nobody kept the pieces.
-
-        Returns:
-            The system.
-
-        Raises:
-            OptionError: If the object is no generation.
-        """
+        """Read a generation as `univerb generate --json` writes it, or only its `text`."""
         whole = [{"text": written.get("text"), "ids": ()}]
         try:
             records = _RECORDS.validate_python(written.get("pieces", whole))
@@ -71,13 +60,13 @@ class System(NamedTuple):
         return cls(name, tuple(record.piece() for record in records))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the system as JSON can hold it; `from_dict` reads it."""
+        """Return the system for JSON; `from_dict` reads it."""
         pieces = [piece.to_dict() for piece in self.pieces if piece.ids]
         return {"name": self.name, "text": self.text} | ({"pieces": pieces} if pieces else {})
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
@@ -98,39 +87,25 @@ class CaseStudy(NamedTuple):
     systems: tuple[System, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON can hold it."""
-        return {"prompt": self.prompt, "systems": [own.to_dict() for own in self.systems]}
+        """Return the case for JSON."""
+        return {"prompt": self.prompt, "systems": [system.to_dict() for system in self.systems]}
 
 
 def places(phrase: Phrase, limit: int = 3) -> list[str]:
-    """Say where a phrase was found.
-
-    Args:
-        phrase: The phrase.
-        limit: How many places to name.
-
-    Returns:
-        Document and characters of each, and how many more there are.
-    """
-    named = [f"{own.document}, characters {own.start}-{own.end}" for own in phrase.sources[:limit]]
-    more = len(phrase.sources) - limit
-    return named + ([f"and {more} more"] if more > 0 else []) or [NO_SOURCE]
+    """Name at most `limit` sources of a phrase, and the number of others."""
+    named = [f"{span.document}, characters {span.start}-{span.end}" for span in phrase.sources]
+    more = len(named) - limit
+    return named[:limit] + ([f"and {more} more"] if more > 0 else []) or [NO_SOURCE]
 
 
 def terminal_view(
     study: CaseStudy, pieces_text: Callable[..., Text], with_sources: bool = True
 ) -> Group:
-    """Show a case in a terminal: a column for each system, phrases coloured.
+    """Show a case in a terminal: a panel for each system, with the sources of its phrases.
 
-    Args:
-        study: The case.
-        pieces_text: Colours pieces after a prompt, as the command line does everywhere.
-        with_sources: Whether to list the sources of the phrases beneath.
-
-    Returns:
-        What rich can print.
+    `pieces_text` colours pieces after a prompt, as the command line does everywhere.
     """
-    panels = [_panel(own, pieces_text(own.pieces), with_sources) for own in study.systems]
+    panels = [_panel(system, pieces_text(system.pieces), with_sources) for system in study.systems]
     return Group(pieces_text((), study.prompt), _SideBySide(panels))
 
 
@@ -140,20 +115,20 @@ class _SideBySide(NamedTuple):
     panels: list[Panel]
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
-        beside = min(max(options.max_width // _NARROWEST, 2), len(self.panels))
+        columns = min(max(options.max_width // _MIN_WIDTH, 2), len(self.panels))
         grid = Table.grid(expand=True)
-        for _column in range(beside):
+        for _column in range(columns):
             grid.add_column(ratio=1, overflow="fold")
-        for first in range(0, len(self.panels), beside):
-            grid.add_row(*self.panels[first : first + beside])
+        for first in range(0, len(self.panels), columns):
+            grid.add_row(*self.panels[first : first + columns])
         yield grid
 
 
 def _panel(system: System, text: Text, with_sources: bool) -> Panel:
-    found = Table("phrase", "found in", box=None, pad_edge=False, header_style="dim")
-    for column in found.columns:
+    sources = Table("phrase", "found in", box=None, pad_edge=False, header_style="dim")
+    for column in sources.columns:
         column.overflow = "fold"
     for phrase in dict.fromkeys(piece.phrase for piece in system.pieces if piece.phrase):
-        found.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase, 1))))
-    sources: list[RenderableType] = ["", found] if with_sources and found.row_count else []
-    return Panel(Group(text, Text(system.caption, style="dim"), *sources), title=Text(system.name))
+        sources.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase, 1))))
+    below = ["", sources] if with_sources and sources.row_count else []
+    return Panel(Group(text, Text(system.caption, style="dim"), *below), title=Text(system.name))

@@ -1,4 +1,4 @@
-"""Case studies as one HTML page of its own: no script, nothing loaded from elsewhere."""
+"""Case studies as one HTML page: no script, nothing loaded from elsewhere."""
 
 from collections.abc import Iterable
 from html import escape
@@ -23,7 +23,7 @@ article { min-width: 0; background: var(--card); border: 1px solid var(--line);
 """
 
 _NOTE = """<p class="note">What is coloured was written as one phrase of the dynamic vocabulary; \
-point at it to see where the phrase comes from. All else was written token by token.</p>
+point at it to see its source. Everything else was written token by token.</p>
 """
 
 _CASE = """<section>
@@ -41,18 +41,10 @@ _SIDE = """<article>
 
 
 def case_study_html(studies: Iterable[CaseStudy], title: str = "Case study") -> str:
-    """Show cases as a page, systems side by side.
-
-    Args:
-        studies: The cases.
-        title: The page's title.
-
-    Returns:
-        A whole HTML document on which every phrase is coloured and shows its sources.
-    """
+    """Return a whole HTML document on which every phrase is coloured and shows its sources."""
     cases = (
-        _CASE.format(prompt=escape(own.prompt), sides="\n".join(map(_side, own.systems)))
-        for own in studies
+        _CASE.format(prompt=escape(study.prompt), sides="\n".join(map(_side, study.systems)))
+        for study in studies
     )
     return page(title, _NOTE + "\n".join(cases), _STYLE)
 
@@ -77,5 +69,5 @@ def _text(pieces: Iterable[Piece]) -> str:
 def _phrase(text: str, phrase: Phrase, number: int) -> str:
     """Colour a phrase in one of two colours by turns, so that neighbours stay apart."""
     space = len(text) - len(text.lstrip())
-    found = "".join(f"<span>{escape(place)}</span>" for place in places(phrase))
-    return escape(text[:space]) + sourced(text[space:], found, colour(number % 2))
+    sources = "".join(f"<span>{escape(place)}</span>" for place in places(phrase))
+    return escape(text[:space]) + sourced(text[space:], sources, colour(number % 2))

@@ -1,7 +1,7 @@
-"""Human evaluation (METHOD C.11): a blinded sheet, its key, and what filled sheets come to.
+"""Human evaluation: a blinded sheet, its key, and filled sheets (docs/method.md, Metrics: judging).
 
 Annotators get the sheet and never the key. Each row shows a prefix and two continuations, and asks
-of every criterion which one is better: 1, 2 or tie.
+for every criterion which one is better: 1, 2 or tie.
 """
 
 import csv
@@ -11,141 +11,110 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from univerb.errors import OptionError
-from univerb.lab.judging.judge import Pair
+from univerb.errors import MissingExtra, OptionError
+from univerb.lab.judging.system_texts import ContinuationPair
 from univerb.lab.metrics.agreement import Agreement, Tally, agreement
 
 CRITERIA = ("overall", "fluency", "coherence", "informativeness", "grammar")
 """The paper's: a whole, and four aspects."""
 _ITEM = "item"
-_SHOWN = (_ITEM, "prefix", "continuation 1", "continuation 2")
-_ANSWERS = ("1", "2", "tie")
 # What makes a spreadsheet compute a cell, in the wide forms too.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
-class Key(BaseModel):
-    """Who wrote what on a sheet."""
+class SheetKey(BaseModel):
+    """Which system wrote which text of a sheet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     ours: str
-    """The name of the system that is looked at."""
+    """The name of the system under evaluation."""
     theirs: str
     seed: int
     sides: dict[str, Literal[1, 2]] = Field(min_length=1)
     """By item: which of its continuations is ours."""
 
-    def is_of(self, pairs: Sequence[Pair]) -> bool:
+    def is_of(self, pairs: Sequence[ContinuationPair]) -> bool:
         """Tell whether the sheet was made of these pairs."""
-        return list(self.sides) == [own.item for own in _blinded(pairs, self.seed)]
+        return list(self.sides) == [row.item for row in _blinded(pairs, self.seed)]
 
     @classmethod
-    def read(cls, path: Path) -> "Key":
-        """Read a key file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The key.
-
-        Raises:
-            OptionError: If it is not a key.
-        """
+    def read(cls, path: Path) -> "SheetKey":
+        """Read a key file; raises OptionError if it is none."""
         try:
             return cls.model_validate_json(_read(path))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
+            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise OptionError(
-                f"{str(path)!r} is not the key of a sheet: {where}: {first['msg']}. Give the key "
-                "file that was written with the sheet."
+                f"{str(path)!r} is not the key of a sheet: {reason}. Give the key file that was "
+                "written with the sheet."
             ) from None
 
 
 def write_sheet(
-    pairs: Sequence[Pair],
+    pairs: Sequence[ContinuationPair],
     sheet: Path,
     key: Path,
     ours: str = "ours",
     theirs: str = "theirs",
     seed: int = 0,
-) -> Key:
-    """Write a sheet for annotators, and its key.
+) -> SheetKey:
+    """Write a CSV sheet for annotators, and the key that tells the systems apart.
 
-    Args:
-        pairs: What to compare; the paper draws 100 (`sample_pairs`).
-        sheet: The CSV file to give to annotators.
-        key: The file that tells the systems apart; keep it from them.
-        ours: The name of the system that is looked at.
-        theirs: The name of the other one.
-        seed: Of the sides. Each system is on each side equally often, give or take one.
-
-    Returns:
-        The key.
-
-    Raises:
-        OptionError: If there is nothing to compare, or a file exists or cannot be written.
+    Each system is on each side equally often, give or take one. A file that exists is refused.
     """
     if not pairs:
         raise OptionError("a sheet needs at least one pair of texts. Give some.")
-    if taken := [path for path in (sheet, key) if path.exists()]:
-        # It may be somebody's work.
-        raise OptionError(f"{str(taken[0])!r} exists. Name another file, or move it away.")
-    shown = _blinded(pairs, seed)
-    made = Key(ours=ours, theirs=theirs, seed=seed, sides={own.item: own.side for own in shown})
-    rows = ((own.item, *map(_harmless, own.texts)) for own in shown)
+    for path in (sheet, key):
+        if path.exists():  # it may be somebody's work
+            raise OptionError(f"{str(path)!r} exists. Name another file, or move it away.")
+    rows = _blinded(pairs, seed)
+    made = SheetKey(ours=ours, theirs=theirs, seed=seed, sides={row.item: row.side for row in rows})
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow((_ITEM, "prefix", "continuation 1", "continuation 2", *CRITERIA))
+    writer.writerows((row.item, *map(_escaped, row.texts), *[""] * len(CRITERIA)) for row in rows)
     # With a byte-order mark: spreadsheets take the file for another encoding without it.
-    _create(sheet, _csv(rows), "utf-8-sig")
+    _create(sheet, text.getvalue(), "utf-8-sig")
     # Last: where there is a key, there is a whole sheet.
     _create(key, made.model_dump_json(indent=2) + "\n", "utf-8")
     return made
 
 
-class _Shown(NamedTuple):
-    """A pair as annotators see it."""
-
+class _BlindedRow(NamedTuple):
     item: str
     side: Literal[1, 2]
-    """Where ours is."""
+    """Which continuation is ours."""
     texts: tuple[str, str, str]
     """Prompt, first and second continuation."""
 
 
-def _blinded(pairs: Sequence[Pair], seed: int) -> list[_Shown]:
-    """Put each system on each side equally often, give or take one."""
+def _blinded(pairs: Sequence[ContinuationPair], seed: int) -> list[_BlindedRow]:
     sides: list[Literal[1, 2]] = [1 if n % 2 else 2 for n in range(len(pairs))]
     random.Random(seed).shuffle(sides)
     shown = [
-        (own.prompt, own.ours, own.theirs) if side == 1 else (own.prompt, own.theirs, own.ours)
-        for own, side in zip(pairs, sides, strict=True)
+        (pair.prompt, pair.ours, pair.theirs)
+        if side == 1
+        else (pair.prompt, pair.theirs, pair.ours)
+        for pair, side in zip(pairs, sides, strict=True)
     ]
-    # The name of a row has the sheet in it, so that a key cannot be used on another sheet.
+    # Items are named after the sheet's content, so that no key fits another sheet.
     name = hashlib.sha256(json.dumps([seed, shown]).encode()).hexdigest()[:6]
     return [
-        _Shown(f"s{name}-{number:03}", side, texts)
+        _BlindedRow(f"s{name}-{number:03}", side, texts)
         for number, (side, texts) in enumerate(zip(sides, shown, strict=True), 1)
     ]
 
 
-def _csv(rows: Iterable[Sequence[str]]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    writer.writerow((*_SHOWN, *CRITERIA))
-    writer.writerows((*row, *([""] * len(CRITERIA))) for row in rows)
-    return text.getvalue()
-
-
-def _harmless(text: str) -> str:
+def _escaped(text: str) -> str:
     """Keep a spreadsheet from computing a text: an apostrophe makes it one."""
     return f"'{text}" if _FORMULA.match(text) else text
 
@@ -162,175 +131,116 @@ def _create(path: Path, text: str, encoding: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return file.read()
-    except UnicodeDecodeError:
-        raise OptionError(f"{str(path)!r} is not UTF-8. Save it as CSV in UTF-8.") from None
-    except OSError as error:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"{str(path)!r} cannot be read: {error.strerror}. Check its name."
+            f"{str(path)!r} cannot be read: {error}. Name a file in UTF-8."
         ) from error
 
 
-class Annotation(NamedTuple):
-    """A filled sheet, un-blinded."""
-
-    path: Path
-    values: dict[str, dict[str, int]]
-    """By criterion and item: 1 if ours is better, 0 for no preference, -1 if it is worse."""
+Ratings = dict[str, dict[str, int]]
+"""By criterion and item: 1 if ours is better, 0 for no preference, -1 if it is worse."""
 
 
-def read_sheet(path: Path, key: Key) -> Annotation:
-    """Read what an annotator filled in; rows in any order, other columns are passed over.
+def read_sheet(path: Path, key: SheetKey) -> Ratings:
+    """Read a filled sheet: un-blinded answers, without criteria whose column was left empty.
 
-    Args:
-        path: The CSV file, separated by commas, semicolons or tabs.
-        key: The key of the sheet.
-
-    Returns:
-        The answers, un-blinded; without criteria whose column was left empty.
-
-    Raises:
-        OptionError: If something is missing, or not 1, 2 or tie; names the row and the column.
+    Rows may be in any order, with other columns, separated by commas, semicolons or tabs. Raises
+    OptionError if a row is missing, or an answer is not 1, 2 or tie.
     """
-    rows = dict(_rows(path, key))
-    answers = {name: [cells[name] for cells, _ in rows.values()] for name in CRITERIA}
-    asked = [name for name, cells in answers.items() if any(cells)]
-    if not asked:
-        raise OptionError(f"{str(path)!r} is not filled in. Put 1, 2 or tie into its columns.")
-    values: dict[str, dict[str, int]] = {name: {} for name in asked}
-    for item, (cells, row) in rows.items():
-        for name in asked:
-            if cells[name] not in _ANSWERS:
-                raise OptionError(
-                    f"{str(path)!r}, row {row}, column {name!r}: {cells[name]!r} is no answer. "
-                    "Give 1, 2 or tie; a column that nobody judged is left empty as a whole."
-                )
-            values[name][item] = _unblinded(cells[name], key.sides[item])
-    return Annotation(path, values)
-
-
-def _unblinded(answer: str, side: int) -> int:
-    if answer == "tie":
-        return 0
-    return 1 if int(answer) == side else -1
-
-
-def _rows(path: Path, key: Key) -> Iterator[tuple[str, tuple[dict[str, str], int]]]:
-    """Yield for each item its answers and its row, and check that all items are there once."""
-    seen: dict[str, int] = {}
-    for row, record in _records(path):
-        item = record.get(_ITEM, "")
-        where = f"{str(path)!r}, row {row}, column {_ITEM!r}: {item!r}"
-        if item not in key.sides:
-            raise OptionError(
-                f"{where} is not in the key. Use the key of this very sheet, and leave the column "
-                "as it is."
-            )
-        if item in seen:
-            raise OptionError(f"{where} is that of row {seen[item]} too. Drop one of them.")
-        seen[item] = row
-        yield item, ({name: record[name].lower() for name in CRITERIA}, row)
-    if missing := [item for item in key.sides if item not in seen]:
+    rows = _rows(path)
+    items = [row[_ITEM] for row in rows]
+    if sorted(items) != sorted(key.sides):
+        wrong = Counter(items) - Counter(key.sides) or Counter(key.sides) - Counter(items)
         raise OptionError(
-            f"{str(path)!r} has {len(seen)} of {len(key.sides)} items; column {_ITEM!r} lacks "
-            f"{missing[0]!r}. Put its row back."
+            f"{str(path)!r} has {len(items)} rows for {len(key.sides)} items; {min(wrong)!r} is "
+            "missing, repeated or not in the key. Give each row of this key's sheet once."
         )
+    judged = [name for name in CRITERIA if any(row[name] for row in rows)]
+    if not judged:
+        raise OptionError(f"{str(path)!r} is not filled in. Put 1, 2 or tie into its columns.")
+    ratings: Ratings = {name: {} for name in judged}
+    for row in rows:
+        for name in judged:
+            if row[name] not in ("1", "2", "tie"):
+                raise OptionError(
+                    f"{str(path)!r}, item {row[_ITEM]!r}, column {name!r}: {row[name]!r} is no "
+                    "answer. Give 1, 2 or tie; a column that nobody judged stays empty."
+                )
+            is_ours = row[name] == str(key.sides[row[_ITEM]])
+            ratings[name][row[_ITEM]] = 0 if row[name] == "tie" else 1 if is_ours else -1
+    return ratings
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the item and the answers of each row that is not empty."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra("pandas", "eval") from None
     text = _read(path)
-    # A cell may hold a whole document.
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    # Some spreadsheets separate by what their language has for a comma.
-    for delimiter in ",;\t":
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        try:
-            names = [name.strip().lower() for name in next(lines, [])]
-            if _ITEM not in names:
-                continue
-            if absent := [name for name in CRITERIA if name not in names]:
-                raise OptionError(f"{str(path)!r} has no column {absent[0]!r}. Put it back.")
-            for row, cells in enumerate(lines, 2):
-                if any(cells):
-                    full = [*cells, *([""] * len(names))][: len(names)]
-                    yield row, dict(zip(names, map(str.strip, full), strict=True))
-            return
-        except csv.Error as error:
-            raise OptionError(
-                f"{str(path)!r} cannot be read as CSV: {error}. Save it as CSV in UTF-8."
-            ) from None
-    raise OptionError(f"{str(path)!r} has no column {_ITEM!r}. Give a sheet in its first form.")
+    # Spreadsheets of some languages separate by semicolons.
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    try:
+        table = pandas.read_csv(
+            io.StringIO(text), sep=delimiter, dtype=str, keep_default_na=False, index_col=False
+        )
+    except (ValueError, LookupError) as error:
+        raise OptionError(
+            f"{str(path)!r} cannot be read as CSV: {error}. Save it as CSV in UTF-8."
+        ) from None
+    table.columns = table.columns.str.strip().str.lower()
+    for name in (_ITEM, *CRITERIA):
+        if name not in table.columns:
+            raise OptionError(f"{str(path)!r} has no column {name!r}. Put it back.")
+    answers = table[[_ITEM, *CRITERIA]].apply(lambda column: column.str.strip().str.lower())
+    return [row for row in answers.to_dict("records") if any(row.values())]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What annotators think of ours beside theirs, by one criterion."""
+class HumanPreference:
+    """Annotators' preference between ours and theirs, by one criterion."""
 
     criterion: str
     annotators: int
     rates: Tally
     """Over all answers of all annotators."""
     majority: Tally
-    """Over items: what more than half of the annotators say, or no preference."""
+    """Over items: the answer of more than half of the annotators, or no preference."""
     agreement: Agreement | None
     """None for one annotator."""
-    disputed: tuple[str, ...]
-    """Items that the annotators do not agree on: the paper's discuss them and decide."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON can hold them."""
+        """Return the figures for JSON."""
         return {
             "criterion": self.criterion,
             "annotators": self.annotators,
             "rates": self.rates.to_dict(),
             "majority": self.majority.to_dict(),
             "agreement": self.agreement._asdict() if self.agreement else None,
-            "disputed": list(self.disputed),
         }
 
 
-def human_preference(key: Key, annotations: Sequence[Annotation]) -> list[Judged]:
-    """Put filled sheets together.
-
-    Args:
-        key: The key of the sheet.
-        annotations: What each annotator filled in; one that was agreed on is a single sheet.
-
-    Returns:
-        The figures of each criterion that somebody judged.
-
-    Raises:
-        OptionError: If there is no sheet.
-    """
-    if not annotations:
+def human_preference(key: SheetKey, sheets: Sequence[Ratings]) -> list[HumanPreference]:
+    """Summarise filled sheets, one per annotator, by each criterion that somebody judged."""
+    if not sheets:
         raise OptionError("no filled sheet is given. Give one for each annotator.")
-    found = []
+    preferences = []
     for name in CRITERIA:
-        ratings = [
-            [own.values[name][item] for item in key.sides]
-            for own in annotations
-            if name in own.values
-        ]
+        ratings = [[sheet[name][item] for item in key.sides] for sheet in sheets if name in sheet]
         if ratings:
-            found.append(_judged(name, list(key.sides), ratings))
-    return found
+            preferences.append(
+                HumanPreference(
+                    criterion=name,
+                    annotators=len(ratings),
+                    rates=Tally.of(value for values in ratings for value in values),
+                    majority=Tally.of(map(_majority, zip(*ratings, strict=True))),
+                    agreement=agreement(ratings) if len(ratings) > 1 else None,
+                )
+            )
+    return preferences
 
 
-def _judged(name: str, items: Sequence[str], ratings: Sequence[Sequence[int]]) -> Judged:
-    by_item = [Counter(labels) for labels in zip(*ratings, strict=True)]
-    return Judged(
-        criterion=name,
-        annotators=len(ratings),
-        rates=Tally.of(value for own in ratings for value in own),
-        majority=Tally.of(_majority(labels) for labels in by_item),
-        agreement=agreement(ratings) if len(ratings) > 1 else None,
-        disputed=tuple(
-            item for item, labels in zip(items, by_item, strict=True) if len(labels) > 1
-        ),
-    )
-
-
-def _majority(labels: Counter[int]) -> int:
-    [(label, count)] = labels.most_common(1)
-    return label if 2 * count > labels.total() else 0
+def _majority(labels: Sequence[int]) -> int:
+    [(label, count)] = Counter(labels).most_common(1)
+    return label if 2 * count > len(labels) else 0

@@ -1,7 +1,7 @@
-"""A model that reads a text and points at the answer to a question: QA-EM and QA-F1 (METHOD C.9).
+"""An extractive reader: QA-EM and QA-F1 (docs/method.md, Metrics: answers).
 
 ALCE asks RoBERTa-large trained on SQuAD through the question-answering pipeline of transformers,
-which version 5 no longer has; the search for the span is that pipeline's, written anew.
+which version 5 no longer has; the search for the span is that pipeline's.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.errors import ModelError, OptionError
+from univerb.errors import ModelError
+from univerb.lab.judging.pair_windows import outputs, pair_windows
 from univerb.lab.protocols.hf_models import (
     dtype_named,
     load_judge,
@@ -27,14 +28,14 @@ PAPER_READER = "gaotianyu1350/roberta-large-squad"
 """The reader of the published figures."""
 MAX_ANSWER = 15
 """Tokens of an answer."""
-Question = tuple[str, str]
-"""A question, and the text to look for its answer in."""
+QuestionText = tuple[str, str]
+"""A question, and the text that may answer it."""
 
 _MAX_LENGTH = 384
 
 
-class Span(NamedTuple):
-    """The best place for an answer in one window."""
+class AnswerSpan(NamedTuple):
+    """The best answer in one window."""
 
     start: int
     """Its first token."""
@@ -47,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Reader:
-    """Points at answers.
+    """Extracts answers.
 
     A text that is too long is cut into overlapping windows: its best span counts, against the
     lowest score that "no answer" has in any window.
@@ -55,19 +56,13 @@ class Reader:
     Args:
         model: An extractive reader, in evaluation mode.
         tokenizer: Its fast tokenizer.
-        name: What tables call it.
-        batch: Windows that are read at a time.
+        name: In tables.
 
     Raises:
         ModelError: If the tokenizer puts nothing before a question that could mean "no answer".
-        OptionError: If batch is not positive.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: HFTokenizer, name: str, *, batch: int = 16
-    ) -> None:
-        if batch < 1:
-            raise OptionError(f"batch is {batch}; read at least 1 window at a time.")
+    def __init__(self, model: PreTrainedModel, tokenizer: HFTokenizer, name: str) -> None:
         if tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
             raise ModelError(
                 f"the tokenizer of {name!r} puts no [CLS] token first, at which a reader says that "
@@ -75,59 +70,32 @@ class Reader:
             )
         self.name = name
         """Printed beside every score that comes from it."""
-        self._model, self._tokenizer, self._batch = model, tokenizer, batch
+        self._model, self._tokenizer = model, tokenizer
         self._max_length = longest_input(model, tokenizer, _MAX_LENGTH)
 
     @torch.inference_mode()
-    def answers(self, questions: Sequence[Question]) -> list[str]:
-        """Return the answer to each question, as it stands in its text; empty if there is none.
-
-        Args:
-            questions: Questions and texts, of any length; an empty text is read as a space.
-
-        Returns:
-            The answers, whole words.
-        """
+    def answers(self, questions: Sequence[QuestionText]) -> list[str]:
+        """Return the answer to each question as whole words of its text; empty if there is none."""
         if not questions:
             return []
-        windows, encodings, owners = self._windows(questions)
-        # Of one length, so that little is padding.
-        order = sorted(range(len(owners)), key=lambda i: len(encodings[i]))
-        spans: dict[int, Span] = {}
-        for begin in range(0, len(order), self._batch):
-            rows = order[begin : begin + self._batch]
-            inputs = {name: [values[row] for row in rows] for name, values in windows.items()}
-            padded = self._tokenizer.pad(inputs, return_tensors="pt").to(self._model.device)
-            output = self._model(**padded)
+        # A third for the question at most, and a third that windows have in common.
+        third = self._max_length // 3
+        cut = [
+            (shortened(self._tokenizer, question, third), text or " ")
+            for question, text in questions
+        ]
+        windows = pair_windows(self._tokenizer, cut, "only_second", self._max_length, third)
+        spans: dict[int, AnswerSpan] = {}
+        for rows, output in outputs(self._model, self._tokenizer, windows):
             logits = torch.stack([output.start_logits, output.end_logits], 1).float().cpu()
             for row, (start, end) in zip(rows, logits, strict=True):
-                is_text = torch.tensor([part == 1 for part in encodings[row].sequence_ids])
-                size = len(is_text)
-                spans[row] = best_span(start[:size], end[:size], is_text)
-        found: list[list[int]] = [[] for _ in questions]
-        for row, owner in enumerate(owners):
-            found[owner].append(row)
+                parts = windows.encodings[row].sequence_ids
+                is_text = torch.tensor([part == 1 for part in parts])
+                spans[row] = best_span(start[: len(parts)], end[: len(parts)], is_text)
         return [
-            _answer(text, [spans[row] for row in rows], [encodings[row] for row in rows])
-            for (_, text), rows in zip(questions, found, strict=True)
+            _answer(text, [(spans[row], windows.encodings[row]) for row in rows])
+            for (_, text), rows in zip(questions, windows.by_pair(), strict=True)
         ]
-
-    def _windows(
-        self, questions: Sequence[Question]
-    ) -> tuple[dict[str, list[list[int]]], list[tokenizers.Encoding], list[int]]:
-        """Encode questions; returns the windows, and which question each belongs to."""
-        # A third for the question at most, and a third that windows have in common: each goes on.
-        part = self._max_length // 3
-        encoded = self._tokenizer(
-            [shortened(self._tokenizer, question, part) for question, _ in questions],
-            [text or " " for _, text in questions],
-            truncation="only_second",
-            max_length=self._max_length,
-            stride=part,
-            return_overflowing_tokens=True,
-        )
-        owners = encoded.pop("overflow_to_sample_mapping")
-        return dict(encoded), encoded.encodings, owners
 
 
 def load_reader(
@@ -135,7 +103,6 @@ def load_reader(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    batch: int = 16,
     offline: bool | None = None,
 ) -> Reader:
     """Load a reader.
@@ -144,7 +111,6 @@ def load_reader(
         name: A folder or Hub id of an extractive question-answering model.
         device: Where to put it, as torch names devices.
         dtype: float32, bfloat16 or float16.
-        batch: Windows that are read at a time.
         offline: Never contact the Hub; by default as the environment says.
 
     Returns:
@@ -163,10 +129,10 @@ def load_reader(
         dtype=weights,
         offline=offline,
     )
-    return Reader(model.to(device), tokenizer, short_name(name), batch=batch)
+    return Reader(model.to(device), tokenizer, short_name(name))
 
 
-def best_span(start: Tensor, end: Tensor, is_text: Tensor) -> Span:
+def best_span(start: Tensor, end: Tensor, is_text: Tensor) -> AnswerSpan:
     """Find the most likely answer of one window.
 
     Begin and end are drawn independently, each among the text's tokens and the first one of the
@@ -186,22 +152,20 @@ def best_span(start: Tensor, end: Tensor, is_text: Tensor) -> Span:
     begins, ends = (side.masked_fill(~is_allowed, -torch.inf).softmax(-1) for side in (start, end))
     scores = torch.outer(begins * is_text, ends * is_text).triu().tril(MAX_ANSWER - 1)
     first, last = divmod(int(scores.argmax()), len(is_text))
-    return Span(first, last, float(scores[first, last]), float(begins[0] * ends[0]))
+    return AnswerSpan(first, last, float(scores[first, last]), float(begins[0] * ends[0]))
 
 
-def _answer(text: str, spans: Sequence[Span], encodings: Sequence[tokenizers.Encoding]) -> str:
-    number = max(range(len(spans)), key=lambda i: spans[i].score)
-    best = spans[number]
-    if best.start == 0 or min(own.none for own in spans) > best.score:
+def _answer(text: str, windows: Sequence[tuple[AnswerSpan, tokenizers.Encoding]]) -> str:
+    best, encoding = max(windows, key=lambda window: window[0].score)
+    if best.start == 0 or min(span.none for span, _ in windows) > best.score:
         return ""
-    encoding = encodings[number]
-    (begin, _), (_, end) = (_whole(encoding, token) for token in (best.start, best.end))
+    (begin, _), (_, end) = (_word(encoding, token) for token in (best.start, best.end))
     return text[begin:end]
 
 
-def _whole(encoding: tokenizers.Encoding, token: int) -> tuple[int, int]:
+def _word(encoding: tokenizers.Encoding, token: int) -> tuple[int, int]:
     """Return the characters of the word that a token of the text is in."""
     word = encoding.token_to_word(token)
     # Some tokenizers know no words.
-    found = None if word is None else encoding.word_to_chars(word, 1)
-    return found or encoding.offsets[token]
+    characters = None if word is None else encoding.word_to_chars(word, 1)
+    return characters or encoding.offsets[token]

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from univerb.errors import OptionError
-from univerb.lab.judging.human_sheet import Key, human_preference, read_sheet, write_sheet
+from univerb.lab.judging.human_sheet import SheetKey, human_preference, read_sheet, write_sheet
 from univerb.lab.judging.judge import (
-    Pair,
+    judge_prompts,
     preference,
-    questions,
     read_replies,
     sample_pairs,
     write_prompts,
 )
+from univerb.lab.judging.system_texts import ContinuationPair
 from univerb.lab.protocols.continuations import GREEDY, Job
 from univerb.lab.protocols.experiment import Lab
 from univerb.lab.protocols.language import DEFAULT, TRANSFORMER
@@ -48,7 +48,7 @@ def human_run(lab: Lab, table: PaperTable, folder: Path) -> Run:
         sheet.unlink(missing_ok=True)
         write_sheet(pairs, sheet, key, DEFAULT.name, TRANSFORMER.name, lab.task.seed)
     filled = sorted(folder.glob("filled-*.csv"))
-    own = Key.read(key)
+    own = SheetKey.read(key)
     if not own.is_of(pairs):
         raise OptionError(
             f"{sheet.name} in {str(folder)!r} is of other texts than those of this run. Run it as "
@@ -94,7 +94,7 @@ def judge_run(lab: Lab, table: PaperTable, folder: Path, judge: str = "") -> Run
     for section, test_set in _SECTIONS.items():
         pairs = _pairs(lab, test_set)
         prompts = folder / f"{section}.prompts.jsonl"
-        write_prompts(prompts, questions(pairs))
+        write_prompts(prompts, judge_prompts(pairs))
         replies = folder / f"{section}.replies.jsonl"
         if not replies.exists():
             notes.append(
@@ -119,11 +119,11 @@ def _cells(rates: Iterable[float]) -> dict[str, Measured]:
     return {name: Measured(rate) for name, rate in zip(names, rates, strict=True)}
 
 
-def _pairs(lab: Lab, test_set: str) -> list[Pair]:
+def _pairs(lab: Lab, test_set: str) -> list[ContinuationPair]:
     """Draw cases: what the system and the LM without phrases wrote, greedily."""
     bench = lab.bench(test_set)
     ours, theirs = bench.write([Job(DEFAULT, GREEDY), Job(TRANSFORMER, GREEDY)])
     prefixes = [lab.lm.tokenizer.decode(own.prefix) for own in bench.passages(GREEDY)]
     texts = zip(prefixes, ours, theirs, strict=True)
-    pairs = [Pair(prefix, own.text, other.text) for prefix, own, other in texts]
+    pairs = [ContinuationPair(prefix, own.text, other.text) for prefix, own, other in texts]
     return sample_pairs(pairs, CASES, lab.task.seed)
