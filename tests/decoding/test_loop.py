@@ -250,6 +250,7 @@ SAMPLING = [
     {"temperature": 1.0, "top_p": 0.9},
     {"temperature": 1.0, "top_k": 5},
     {"repetition_penalty": 1.3},
+    {"no_repeat_ngram_size": 2, "phrase_bias": 5.0},
     {"temperature": 1.2, "top_p": 0.8, "top_k": 50, "repetition_penalty": 1.1, "seed": 9},
     {"phrase_bias": 5.0},
     {"overshoot": "allow", "phrase_bias": 5.0},
@@ -267,10 +268,10 @@ def many(lm, count):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [0, 1, 4096, "changing"])
 def test_every_option_runs_with_every_vocabulary(lm, mode, size):
+    vocabulary, growth = lm.vocabulary(many(lm, 8 if size == "changing" else size)), None
     for options in SAMPLING:
-        growth = None
-        vocabulary = lm.vocabulary(many(lm, 8 if size == "changing" else size))
         if size == "changing":
+            vocabulary = lm.vocabulary(many(lm, 8))
 
             def growth(live, produced):
                 live.add(many(lm, 3 * produced))
@@ -307,7 +308,7 @@ def test_foreign_token_ids_are_refused(lm):
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cut_from_the_left(lm):
     long = [5, 9] * 300
-    with pytest.raises(PromptError, match="truncate='left'"):
+    with pytest.raises(PromptError, match="set truncate to 'left'"):
         generate(lm, long)
     cut = generate(lm, long, truncate="left", max_tokens=1)
     assert cut.stats.prompt_tokens == 511

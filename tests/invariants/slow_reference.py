@@ -2,6 +2,7 @@
 
 import torch
 
+from univerb.config import GenerationConfig
 from univerb.engines.torch.sampling import make_sampler
 
 
@@ -65,7 +66,7 @@ def unfold(lm, prompt, vocabulary, bias, tolerance, budget):
 def plain(lm, prompt, budget, **sampling):
     """The bare LM, one full pass per token."""
     tokens = list(prompt)
-    sampler = make_sampler(**sampling)
+    sampler = make_sampler(GenerationConfig(**sampling))
     for _ in range(budget):
         logits = bare_logits(lm, tokens).numpy()
         tokens.append(sampler.pick(sampler.filtered(logits, tokens)))

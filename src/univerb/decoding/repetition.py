@@ -8,6 +8,7 @@ cut before the token that would.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from univerb.vocabulary import DynamicVocabulary
 
@@ -47,6 +48,8 @@ class RepeatedPhrases:
         """The phrases that begin with up to n - 1 tokens."""
         self._inside: set[int] = set()
         """The phrases that hold an n-gram which was written, or one of their own twice."""
+        self._returning: dict[int, list[int]] = defaultdict(list)
+        """The phrases in which a token comes before their first token once more."""
         self._known_phrases = 0
 
     def update(self, ids: Sequence[int]) -> set[int]:
@@ -67,7 +70,14 @@ class RepeatedPhrases:
             tail = tuple(ids[-count:])
             for completion in self._continuations.get(tail, ()) if len(tail) == count else ():
                 repeated.update(self._beginning.get(completion, ()))
+        repeated.update(i for i in self._returning.get(ids[-1], ()) if self._repeats_itself(i))
         return repeated
+
+    def _repeats_itself(self, index: int) -> bool:
+        """Whether a phrase repeats an n-gram that only its beginning completes."""
+        phrase = self._vocabulary.phrase(self._vocabulary.static_size + index)
+        ngrams = _ngrams([*self._ids[1 - self._size :], *phrase.ids], self._size)
+        return len(set(ngrams)) < len(ngrams)
 
     def _add_written(self, ngram: NGram) -> None:
         self._written.add(ngram)
@@ -78,12 +88,18 @@ class RepeatedPhrases:
     def _add_phrases(self) -> None:
         phrases = self._vocabulary.snapshot(since=self._known_phrases).phrases
         for index, phrase in enumerate(phrases, self._known_phrases):
-            starts = range(len(phrase) - self._size + 1)
-            ngrams = [phrase.ids[at : at + self._size] for at in starts]
+            ngrams = _ngrams(phrase.ids, self._size)
             if len(set(ngrams)) < len(ngrams) or not self._written.isdisjoint(ngrams):
                 self._inside.add(index)
             for ngram in ngrams:
                 self._holding[ngram].append(index)
             for count in range(1, min(self._size, len(phrase) + 1)):
                 self._beginning[phrase.ids[:count]].append(index)
+            for before, token in pairwise(phrase.ids) if self._size > 1 else ():
+                if token == phrase.ids[0]:
+                    self._returning[before].append(index)
         self._known_phrases += len(phrases)
+
+
+def _ngrams(ids: Sequence[int], size: int) -> list[NGram]:
+    return [tuple(ids[at : at + size]) for at in range(len(ids) - size + 1)]
