@@ -142,8 +142,8 @@ class GenerationConfig(Profile):
 
     def replaced(self, options: "GenerationOptions") -> "GenerationConfig":
         """Return these options with others in their place; None leaves one as it is."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return GenerationConfig(**given | {n: v for n, v in options.items() if v is not None})
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return GenerationConfig(**values | {n: v for n, v in options.items() if v is not None})
 
     def resolved(self, profile: Profile) -> "GenerationConfig":
         """Fill what was left out from a model's profile."""

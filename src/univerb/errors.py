@@ -89,9 +89,9 @@ class MissingExtra(UniverbError, ImportError):
         )
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, and all of them."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Allowed: {', '.join(names)}."

@@ -33,10 +33,10 @@ class RealTime:
         random.Random(seed).shuffle(self._phrases)
         self._start, self._share, self._every = start, share, every
         self._added: WeakKeyDictionary[DynamicVocabulary, int] = WeakKeyDictionary()
-        """How many phrases each vocabulary has been given: one policy may serve a batch."""
+        """Number of phrases that each vocabulary has received: one policy may serve a batch."""
 
     def __call__(self, vocabulary: DynamicVocabulary, produced: int) -> None:
-        """Add the phrases that are due after so many base tokens."""
+        """Add the phrases that are due after `produced` base tokens."""
         share = min(self._start + self._share * (produced // self._every), 1.0)
         due = round(share * len(self._phrases))
         added = self._added.get(vocabulary, 0)

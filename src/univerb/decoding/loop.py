@@ -43,17 +43,18 @@ class Decoder:
                 "miscount. Use batch(), which takes its prompts one by one."
             )
         config = config.resolved(lm.profile)
-        own = _vocabulary_of_each(vocabularies, len(prompts))
+        each_vocabulary = _vocabulary_of_each(vocabularies, len(prompts))
         configs = _config_of_each(config, seeds, len(prompts))
         self._prompts = [prompt_ids(lm, prompt, config) for prompt in prompts]
         engine = engine_of(lm)
         self.sequences = [
-            Sequence(lm, engine, *each) for each in zip(self._prompts, own, configs, strict=True)
+            Sequence(lm, engine, *each)
+            for each in zip(self._prompts, each_vocabulary, configs, strict=True)
         ]
         self._session: Session = engine.session(
             config,
-            has_phrases=any(v is not None and (len(v) or config.growth) for v in own),
-            can_grow=any(v is not None for v in own),
+            has_phrases=any(v is not None and (len(v) or config.growth) for v in each_vocabulary),
+            can_grow=any(v is not None for v in each_vocabulary),
         )
         self._running: list[int] = []
         """The index of the sequence that each row of the session is."""
@@ -204,8 +205,8 @@ def batch(
     config = GenerationConfig(**options)
     if not lm.has_window or len(prompts) <= 1:
         return _finished(Decoder(lm, prompts, vocabularies, config, seeds))
-    own = _vocabulary_of_each(vocabularies, len(prompts))
-    each = zip(prompts, own, _config_of_each(config, seeds, len(prompts)), strict=True)
+    each_vocabulary = _vocabulary_of_each(vocabularies, len(prompts))
+    each = zip(prompts, each_vocabulary, _config_of_each(config, seeds, len(prompts)), strict=True)
     return [_finished(Decoder(lm, [prompt], [v], config))[0] for prompt, v, config in each]
 
 

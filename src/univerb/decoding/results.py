@@ -14,7 +14,7 @@ FinishReason = Literal["length", "eos", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that could have been chosen."""
+    """A unit that could have been chosen."""
 
     text: str
     probability: float
@@ -74,13 +74,13 @@ class Stats:
     rows: int = 0
     """Positions computed in these passes."""
     phrases: int = 0
-    """How many phrases the vocabulary held at the end."""
+    """Number of phrases in the vocabulary at the end."""
     phrase_tokens: int = 0
     phrase_lengths: Counter[int] = field(default_factory=Counter)
-    """How many phrases of each length (in tokens) were written."""
+    """Number of phrases written, by their length in tokens."""
     encode_seconds: float = 0.0
     growth_seconds: float = 0.0
-    """Of these, what was spent after the first unit was chosen."""
+    """The part of it that was spent after the first unit was chosen."""
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 

@@ -7,6 +7,7 @@ not (section 4.2). Reading the prompt with its phrases as single vectors puts th
 from collections import defaultdict
 from collections.abc import Sequence
 
+from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 GAP = 5
@@ -24,17 +25,14 @@ def segmented(ids: Sequence[int], vocabulary: DynamicVocabulary, gap: int = GAP)
     Returns:
         Token ids, and |V| + index for phrases. The first token stays a token.
     """
-    by_first: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    for phrase in vocabulary:
-        by_first[phrase.ids[0]].append(phrase.ids)
-    for keys in by_first.values():
-        keys.sort(key=len, reverse=True)
-    known = {phrase.ids: vocabulary.id_of(phrase) for phrase in vocabulary}
-    units, place, since = list(ids[:1]), 1, gap
-    while place < len(ids):
-        fitting = by_first.get(ids[place], []) if since >= gap else []
-        found = next((k for k in fitting if tuple(ids[place : place + len(k)]) == k), None)
-        unit = known[found] if found else None
-        units.append(ids[place] if unit is None else unit)
-        place, since = (place + 1, since + 1) if found is None else (place + len(found), 0)
+    by_first: dict[int, list[Phrase]] = defaultdict(list)
+    for phrase in sorted(vocabulary, key=len, reverse=True):
+        by_first[phrase.ids[0]].append(phrase)
+    units, index, tokens_since = list(ids[:1]), 1, gap
+    while index < len(ids):
+        candidates = by_first[ids[index]] if tokens_since >= gap else []
+        match = next((p for p in candidates if tuple(ids[index : index + len(p)]) == p.ids), None)
+        unit = vocabulary.id_of(match) if match else None
+        units.append(ids[index] if unit is None else unit)
+        index, tokens_since = (index + len(match), 0) if match else (index + 1, tokens_since + 1)
     return units

@@ -87,25 +87,25 @@ class Writer:
 
     def _cut_at_stop(self) -> bool:
         text = "".join(piece.text for piece in self._held)
-        places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
-        if not places:
+        starts = [start for stop in self._stop if (start := text.find(stop)) >= 0]
+        if not starts:
             return False
         self.is_stopped = True
-        left, kept = min(places), []
+        left, before_stop = min(starts), []
         for piece in self._held:
             if left <= 0:
                 break
-            kept.append(piece if len(piece.text) <= left else self._cut(piece, left))
+            before_stop.append(piece if len(piece.text) <= left else self._cut(piece, left))
             left -= len(piece.text)
-        self._held = kept
+        self._held = before_stop
         return True
 
     def _cut(self, piece: Piece, length: int) -> Piece:
         """Cut a piece's text, and its ids to the tokens that begin before the cut."""
         ids, text = piece.ids, piece.text[:length]
-        own = piece.phrase.text if piece.phrase else self._tokenizer.decode(ids)
+        decoded = piece.phrase.text if piece.phrase else self._tokenizer.decode(ids)
         # What an earlier piece left incomplete shows at the beginning of this one.
-        carried = max(len(piece.text) - len(own), 0)
+        carried = max(len(piece.text) - len(decoded), 0)
         while len(ids) > 1 and len(self._tokenizer.decode(ids[:-1])) >= length - carried:
             ids = ids[:-1]
         # One token alone is no phrase.

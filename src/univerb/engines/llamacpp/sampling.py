@@ -68,8 +68,8 @@ def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:
     """Push down what was seen: positive logits are divided, negative ones multiplied."""
     ids = numpy.unique(numpy.asarray(seen, dtype=numpy.int64))
     changed = logits.copy()
-    own = logits[ids]
-    changed[ids] = numpy.where(own < 0, own * penalty, own / penalty)
+    seen_logits = logits[ids]
+    changed[ids] = numpy.where(seen_logits < 0, seen_logits * penalty, seen_logits / penalty)
     return changed
 
 
@@ -86,6 +86,6 @@ def _top_p(logits: Floats, mass: float) -> Floats:
     shares = numpy.exp((logits[order] - logits[order[-1]]).astype(numpy.float64))
     is_tail = (shares / shares.sum()).cumsum() <= 1 - mass
     is_tail[-1] = False
-    kept = logits.copy()
-    kept[order[is_tail]] = -numpy.inf
-    return kept
+    filtered = logits.copy()
+    filtered[order[is_tail]] = -numpy.inf
+    return filtered

@@ -25,9 +25,9 @@ from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
 from univerb.errors import ModelError, OptionError, UniverbError
 
 _PROMPT_ROWS = 64
-"""A prompt is read in such pieces, as fast as whole; between two it can be interrupted."""
-_SPARE = 512
-"""Cells that a sequence has at first beyond its prompt."""
+"""Rows per pass of a prompt: as fast as whole, and it can be interrupted between two."""
+_SPARE_CELLS = 512
+"""Cells of the KV cache that a sequence has at first beyond its prompt."""
 
 
 class Aborted(UniverbError):
@@ -87,9 +87,9 @@ class LlamaCppSession:
         self._lease: Callable[[], object] = bool
         """Gives the context back."""
         self._owners: list[int] = []
-        """What llama.cpp calls each sequence."""
+        """llama.cpp's id of each sequence."""
         self._lengths: list[int] = []
-        """How many rows each has."""
+        """Number of rows of each sequence."""
         self._is_aborted = threading.Event()
 
     def abort(self) -> None:
@@ -132,16 +132,16 @@ class LlamaCppSession:
             rows: Those of each sequence, of any number.
 
         Returns:
-            What each gave: copies, so they stay. States are empty if there are no phrases.
+            Copies of the results, so they stay. States are empty if there are no phrases.
 
         Raises:
             Aborted: If `abort` was called.
             ModelError: If llama.cpp fails.
         """
-        counts = [len(own) for own in rows]
+        counts = [len(sequence_rows) for sequence_rows in rows]
         context = self._with_room(sum(counts), len(rows))
         context.give_states(self._has_phrases)
-        flat = [row for own in rows for row in own]
+        flat = [row for sequence_rows in rows for row in sequence_rows]
         positions, owners = self._places(counts)
         outputs = []
         with self._all_or_nothing(context):
@@ -150,10 +150,10 @@ class LlamaCppSession:
                 self._read(context, self._fed(flat[part]), positions[part], owners[part], True)
                 outputs.append(self._output(context, len(positions[part])))
             self._lengths = [at + new for at, new in zip(self._lengths, counts, strict=True)]
-        return _shared_out(outputs, counts)
+        return _split(outputs, counts)
 
     def rewind(self, counts: Sequence[int]) -> None:
-        """Forget the last rows of each sequence."""
+        """Drop the last rows of each sequence."""
         for index, count in enumerate(counts):
             if count:
                 assert self._context is not None
@@ -165,30 +165,30 @@ class LlamaCppSession:
         assert self._context is not None
         for index in {*range(len(self._owners))} - {*indices}:
             self._context.forget(self._owners[index], 0)
-        kept = {index: at for at, index in enumerate(dict.fromkeys(indices))}
+        order = {index: at for at, index in enumerate(dict.fromkeys(indices))}
         rows = sum(self._lengths[index] for index in indices)
-        self._owners = [self._owners[index] for index in kept]
-        self._lengths = [self._lengths[index] for index in kept]
+        self._owners = [self._owners[index] for index in order]
+        self._lengths = [self._lengths[index] for index in order]
         context = self._with_room(rows - sum(self._lengths), len(indices))
         free = iter({*range(context.sequences)} - {*self._owners})
         owners: list[int] = []
-        for at in [kept[index] for index in indices]:
+        for at in [order[index] for index in indices]:
             owner = self._owners[at]
             if owner in owners:
                 owner = next(free)
                 context.fork(self._owners[at], owner)
             owners.append(owner)
         self._owners = owners
-        self._lengths = [self._lengths[kept[index]] for index in indices]
+        self._lengths = [self._lengths[order[index]] for index in indices]
 
     def _with_room(self, rows: int, sequences: int) -> Context:
-        """Return the context, or move to a larger one, with room for so many more rows."""
+        """Return the context, or move to a larger one, with room for `rows` more."""
         cells = sum(self._lengths) + rows
         old = self._context
         if old and cells <= old.cells and sequences <= old.sequences:
             return old
         model = self._lm.native
-        context = model.lend(cells + _SPARE * sequences, sequences)
+        context = model.lend(cells + _SPARE_CELLS * sequences, sequences)
         lease = weakref.finalize(self, model.take_back, context)
         if old:
             for twin, owner in enumerate(self._owners):
@@ -200,7 +200,7 @@ class LlamaCppSession:
         return context
 
     def _places(self, counts: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the positions and the owners of so many further rows of each sequence."""
+        """Return the positions and the owners of `counts` further rows of each sequence."""
         each = list(zip(self._owners, self._lengths, counts, strict=True))
         positions = [at + row for _, at, count in each for row in range(count)]
         return positions, [owner for owner, _, count in each for _ in range(count)]
@@ -236,7 +236,7 @@ class LlamaCppSession:
             )
 
     def _output(self, context: Context, count: int) -> Output:
-        """Return what a pass over so many rows gave."""
+        """Return the results of a pass over `count` rows."""
         logits = context.logits(range(count))
         if not self._has_phrases:
             return Output(numpy.empty((count, 0), numpy.float32), logits)
@@ -244,7 +244,7 @@ class LlamaCppSession:
 
     @contextmanager
     def _all_or_nothing(self, context: Context) -> Iterator[None]:
-        """Forget what was read if not all of it was: an error, Ctrl-C, or `abort`."""
+        """Drop what was read if not all of it was: an error, Ctrl-C, or `abort`."""
         try:
             yield
         except BaseException:
@@ -253,8 +253,8 @@ class LlamaCppSession:
             raise
 
 
-def _shared_out(outputs: Sequence[Output], counts: Sequence[int]) -> list[Output]:
-    """Give each sequence its rows of what some passes gave."""
+def _split(outputs: Sequence[Output], counts: Sequence[int]) -> list[Output]:
+    """Give each sequence the rows that are its own."""
     if len(outputs) == 1 and len(counts) == 1:
         return [outputs[0]]
     hidden, logits = (numpy.concatenate(side) for side in zip(*outputs, strict=True))

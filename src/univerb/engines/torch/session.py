@@ -153,15 +153,15 @@ class TorchSession:
     def _compact(self, longest: int) -> None:
         """Drop masked slots: attention depends on a row's position, not on its slot."""
         # Stable: masked slots first, then the others in their order.
-        kept = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
-        self._mask = numpy.take_along_axis(self._mask, kept, axis=1)
-        slots = self._to_device(kept)[:, None, :, None]
+        slots = numpy.argsort(self._mask, axis=1, kind="stable")[:, -longest:]
+        self._mask = numpy.take_along_axis(self._mask, slots, axis=1)
+        index = self._to_device(slots)[:, None, :, None]
         for layer in self._cache.layers:
             if not layer.is_initialized:
                 continue
             keys, values = layer.keys, layer.values
-            layer.keys = keys.gather(2, slots.expand(-1, keys.shape[1], -1, keys.shape[3]))
-            layer.values = values.gather(2, slots.expand(-1, values.shape[1], -1, values.shape[3]))
+            layer.keys = keys.gather(2, index.expand(-1, keys.shape[1], -1, keys.shape[3]))
+            layer.values = values.gather(2, index.expand(-1, values.shape[1], -1, values.shape[3]))
 
     def select(self, indices: Sequence[int]) -> None:
         """Keep these sequences in this order; naming one twice forks it."""
