@@ -1,7 +1,7 @@
 PYTHON ?= python3
 # Test processes, each with one torch thread.
 JOBS ?= 2
-# More arguments for pytest or the benchmark: make test ARGS="-k vocabulary"
+# More arguments for pytest or univerb lab speed: make test ARGS="-k vocabulary"
 ARGS ?=
 
 VENV := .venv
@@ -14,7 +14,7 @@ LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check $(CHECKS) bench clean
+.PHONY: help install demo test check $(CHECKS) speed clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -53,13 +53,9 @@ check-spelling: $(DEV)
 check-links: $(DEV)
 	$(BIN)/python tests/docs/links.py
 
-# speed, decode, head, corpus, domain, citations or train
-BENCH ?= speed
-speed = $(BIN)/univerb lab speed -o benchmarks/results/speed
-
-bench: $(PLOTS) $(LLAMACPP) ## Measure speed: make bench, or BENCH=decode, head, corpus, domain, citations, train
+speed: $(PLOTS) $(LLAMACPP) ## Time univerb beside HF and llama.cpp: make speed ARGS="head --limit 5"
 	$(BIN)/univerb setup
-	$(if $(filter speed,$(BENCH)),$(speed),$(BIN)/python benchmarks/$(BENCH).py) $(ARGS)
+	$(BIN)/univerb lab speed $(ARGS)
 
 clean: ## Remove .venv, builds and caches; the model cache in your home stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,8 +6,8 @@ import torch
 from conftest import make_gpt2, make_llama, make_tokenizer
 from univerb.errors import OptionError
 from univerb.lab.metrics.cost import forward_flops
+from univerb.lab.peak_memory import peak_megabytes
 from univerb.lab.protocols.cost import counted_flops, footprint, module_bytes, shape_of
-from univerb.lab.speed.peak import peak_megabytes
 from univerb.modeling.dynamic import DynamicLM
 
 V, D, LAYERS = 320, 32, 3

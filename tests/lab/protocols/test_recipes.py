@@ -12,6 +12,7 @@ from tiny_data import tiny_data
 from univerb.corpus.build import build_corpus
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
+from univerb.lab.data import open_or_build
 from univerb.lab.judging.system_texts import read_pairs
 from univerb.lab.protocols import continuations
 from univerb.lab.protocols.continuations import GREEDY, Job, Task
@@ -28,7 +29,6 @@ from univerb.lab.protocols.passages import ACTS, NATURAL, WIKITEXT, is_kept_out
 from univerb.lab.protocols.recipes import Means, check_means, make_pages
 from univerb.lab.protocols.resources import resources_run
 from univerb.lab.protocols.scorers import TextScorer
-from univerb.lab.speed.workloads import open_or_build
 from univerb.lab.tables.comparison import compare
 from univerb.lab.tables.goals import goals_of
 from univerb.lab.tables.measured import Goal
@@ -54,13 +54,12 @@ def model(tmp_path_factory):
 def lab(model, data, tmp_path, monkeypatch):
     monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "user"))
     lm = DynamicLM.from_pretrained(str(model))
-    names = {"wiki": "wikitext", "law": "law"}
     (tmp_path / "out" / "cache").mkdir(parents=True)
     return Lab(
         lm=lm,
         scorer=TextScorer.of(lm),
         data=data,
-        open_corpus=lambda name: open_or_build(lm, names[name], data),
+        open_corpus=lambda name: open_or_build(lm, name, data),
         folder=tmp_path / "out" / "cache",
         sizes=SIZES,
         task=Task(max_tokens=10),

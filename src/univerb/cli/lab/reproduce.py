@@ -176,13 +176,13 @@ def reproduce(
 
     names = _possible(table_names(table), table, ablation is not None)
     make_folder("--out", out / "cache")
+    from univerb.lab.data import find_data
     from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
     from univerb.lab.judging.reader import load_reader
     from univerb.lab.protocols.continuations import Task
     from univerb.lab.protocols.experiment import Lab, Sizes
     from univerb.lab.protocols.hf_models import dtype_named
     from univerb.lab.protocols.recipes import Means, check_means
-    from univerb.lab.speed.workloads import find_data
     from univerb.lab.tables.overview import PAGE, overview, read_comparisons
     from univerb.lab.tables.rendering import to_dict
     from univerb.training.config import read_config
@@ -206,7 +206,7 @@ def reproduce(
         dtype_named(scorer_dtype, "--scorer-dtype")
     lm = load(adapter=adapter)
     note_untrained(lm)
-    corpora = {"wiki": ("wikitext", wiki_corpus), "law": ("law", law_corpus)}
+    corpora = {"wiki": ("wiki", wiki_corpus), "law": ("law", law_corpus)}
     with told_progress() as tell:
         lab = Lab(
             lm=lm,
@@ -242,8 +242,8 @@ def _possible(names: list[str], typed: list[str], has_ablation: bool) -> list[st
 def _corpus(
     lm: "DynamicLM", data: Path | None, workload: str, folder: Path | None, tell: "OnProgress"
 ) -> "Corpus | None":
-    """Open the corpus that was named, or that of a workload of `univerb lab speed`."""
-    from univerb.lab.speed.workloads import open_or_build
+    """Open the corpus that was named, or build it from the data."""
+    from univerb.lab.data import open_or_build
 
     return open_or_build(lm, workload, data, folder, tell)
 

@@ -1,6 +1,8 @@
-"""`univerb lab speed`: how long a text takes with univerb and with what people use instead."""
+"""`univerb lab speed`: whole requests beside other systems, and univerb's parts by themselves."""
 
 import json
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,13 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from univerb.cli.console import console, errors, escape, print_json, show_warnings
+from univerb.cli.console import console, escape, print_json, show_warnings
 from univerb.cli.index import told_progress
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_any, load_model
 from univerb.cli.options import (
     OUTPUT,
     AsJson,
     DataFolder,
+    Engine,
+    EngineName,
     LawCorpus,
     Model,
     Offline,
@@ -23,14 +27,32 @@ from univerb.cli.options import (
     make_folder,
     write_pages,
 )
-from univerb.errors import MissingExtra
+from univerb.lab.markdown import plain
 from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from univerb.lab.speed.run import Run
+    from univerb.lab.speed.timing import SpeedReport
+
+PARTS = "Parts"
+
+
+class PartName(StrEnum):
+    """What is timed."""
+
+    systems = "systems"
+    head = "head"
+    encoding = "encoding"
+    corpus = "corpus"
 
 
 def speed(
+    part: Annotated[
+        PartName,
+        typer.Argument(
+            help="systems: whole requests; head: a step by vocabulary size; encoding: phrases per "
+            "second; corpus: building and querying one."
+        ),
+    ] = PartName.systems,
     workload: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,116 +63,98 @@ def speed(
     system: Annotated[
         list[str] | None,
         typer.Option(
-            help="hf, hf-bf16, hf-prompt-lookup, llama.cpp, univerb-torch, univerb-llamacpp, or "
-            "one mode of these, such as univerb-torch-unfold. Repeatable; by default all."
+            help="hf, hf-float16, hf-bfloat16, hf-prompt-lookup, llama.cpp, univerb-torch, "
+            "univerb-llamacpp, or one mode of these, such as univerb-torch-unfold. Repeatable; by "
+            "default all."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each workload.")] = 8,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Base tokens to write.")] = 128,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each workload, or rounds.")] = 8,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Base tokens of each request.")] = 128,
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(help="Text for a part; by default the demo's.", rich_help_panel=PARTS),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="head: take phrases and vectors from here.", rich_help_panel=PARTS),
+    ] = None,
+    engine: Engine = EngineName.torch,
     data: DataFolder = None,
     wiki_corpus: WikiCorpus = None,
     law_corpus: LawCorpus = None,
     out: Annotated[
         Path,
         typer.Option(
-            "-o",
-            "--out",
-            help="Write the report here, and go on from what an interrupted run left there.",
-            rich_help_panel=OUTPUT,
+            "-o", "--out", help="Write the report here; systems resumes.", rich_help_panel=OUTPUT
         ),
-    ] = Path("bench"),
+    ] = Path("speed"),
     model: Model = DEFAULT_MODEL,
     threads: Threads = None,
     offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time univerb beside HF generate, prompt lookup and llama.cpp: same weights and prompts."""
-    from univerb.lab.speed.systems import choose_systems
-    from univerb.lab.speed.workloads import choose_workloads, find_data
-
+    """Time univerb beside HF generate, prompt lookup and llama.cpp, or a part of it by itself."""
     show_warnings()
-    systems = choose_systems(system or [])
-    found = find_data(data)
-    workloads = choose_workloads(workload or [], found)
-    if workloads == ["demo"] and not workload:
-        errors.print(
-            "[yellow]note:[/] no data here: the demo documents are used. Name a folder with "
-            "--data or UNIVERB_DATA for the other workloads."
-        )
-    make_folder("--out", out)
-    from univerb.lab.speed.run import forget_parts, make_plan, run_bench
+    if part is PartName.systems:
+        from univerb.lab.data import find_data
+        from univerb.lab.speed.systems import choose_systems
+        from univerb.lab.speed.workloads import choose_workloads
 
-    lm = load_model(model, offline=offline)
-    with told_progress() as tell:
-        plan = make_plan(
-            lm,
-            workloads,
-            systems,
-            data=found,
-            corpora={"wikitext": wiki_corpus, "law": law_corpus},
-            limit=limit,
-            max_tokens=max_tokens,
-            threads=threads,
-            offline=offline,
-            progress=tell,
-        )
-        # Each system loads the model for itself; this copy has made the prompts.
-        del lm
-        run = run_bench(plan, out, tell)
-    typed = "".join(f" --workload {own}" for own in workload or [])
-    typed += "".join(f" --system {own}" for own in system or [])
-    named = {"wiki": wiki_corpus, "law": law_corpus}
-    typed += "".join(f" --{name}-corpus {path.name}" for name, path in named.items() if path)
-    typed += f" --limit {limit} --max-tokens {max_tokens} --threads {plan.setting.threads}"
-    _write_report(out, run, f"univerb lab speed{typed}")
-    forget_parts(out)
-    if as_json:
-        from univerb.lab.speed.report import to_dict
+        systems, data = choose_systems(system or []), find_data(data)
+        workloads = choose_workloads(workload or [], data)
+        make_folder("--out", out)
+        from univerb.lab.speed.figures import report_systems
+        from univerb.lab.speed.run import make_plan, run_systems
 
-        print_json(to_dict(run))
+        lm = load_model(model, offline=offline)
+        sizes = {"limit": limit, "max_tokens": max_tokens, "threads": threads}
+        corpora = {"wiki": wiki_corpus, "law": law_corpus}
+        with told_progress() as tell:
+            plan = make_plan(
+                lm, workloads, systems, data=data, corpora=corpora, progress=tell, **sizes
+            )
+            # Each system loads the model for itself; this copy has made the prompts.
+            del lm
+            report = report_systems(run_systems(plan, out, tell))
     else:
-        _show(run)
+        from univerb.lab.speed.parts import time_part
+
+        make_folder("--out", out)
+        loaded = load_any(model, engine, threads=threads, offline=offline)
+        with told_progress() as tell:
+            report = time_part(loaded, part, docs or [], corpus, limit, tell)
+    _write(out, part, report)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _show(report)
 
 
-def _write_report(folder: Path, run: "Run", command: str) -> None:
-    from univerb.lab.speed.plot import plot_bench
-    from univerb.lab.speed.report import markdown, summary, to_dict
+def _write(folder: Path, part: str, report: "SpeedReport") -> None:
+    from univerb.lab.speed.run import forget_rounds
 
+    # A report names no folder of this machine.
+    command = "univerb " + " ".join(Path(typed).name for typed in sys.argv[1:])
     pages = {
-        "bench.json": json.dumps(to_dict(run), indent=2) + "\n",
-        "bench.md": markdown(run, command),
+        f"{part}.json": json.dumps(report.to_dict(), indent=2) + "\n",
+        f"{part}.md": report.markdown(command),
     }
     write_pages(folder, pages)
-    title = f"{run.about['model']}, {run.about['threads']} threads"
-    try:
-        plot_bench(folder / "bench.png", summary(run), title)
-    except MissingExtra as error:
-        # The figures are there, and took long: they are worth more than the picture.
-        errors.print(f"[yellow]note:[/] no plot: {escape(str(error))}")
+    forget_rounds(folder)
 
 
-def _show(run: "Run") -> None:
-    from univerb.lab.speed.report import COLUMNS, WORK_COLUMNS, cells, notes, summary
-
+def _show(report: "SpeedReport") -> None:
     # A narrow terminal may break lines, but must not cut figures.
     wide = Console(width=max(console.width, 120), highlight=False)
-    about = run.about
-    console.print(
-        f"[bold]{escape(about['model'])}[/] [dim]univerb {about['univerb']}, torch "
-        f"{about['torch']}, transformers {about['transformers']}, llama-cpp-python "
-        f"{about['llama-cpp-python']}; {about['threads']} threads of {about['cores']} cores; "
-        f"{about['base_tokens']} base tokens; retrieval and encoding are inside[/]"
-    )
-    for name, found in summary(run).items():
-        console.rule(f"[bold]{name}[/] [dim]{found[0].prompts} prompts")
-        rows = [cells(own) for own in found]
-        for columns in (slice(1, WORK_COLUMNS), slice(WORK_COLUMNS, None)):
-            table = Table(box=None, header_style="dim")
-            table.add_column(COLUMNS[0], no_wrap=True)
-            for column in COLUMNS[columns]:
-                table.add_column(column, justify="right", no_wrap=True)
-            for row in rows:
-                table.add_row(row[0], *row[columns])
-            wide.print(table)
-    for note in notes(run):
-        console.print(f"[dim]{escape(note)}[/]")
+    for name, value in report.about.items():
+        wide.print(f"[dim]{name}: {escape(plain(value))}[/]")
+    for table in report.tables:
+        wide.print(f"\n[bold]{escape(table.name)}[/] [dim]{escape(table.about)}[/]")
+        shown = Table(box=None, header_style="dim")
+        for number, column in enumerate(table.header):
+            shown.add_column(column, justify="right" if number else "left", no_wrap=True)
+        for row in table.cells():
+            shown.add_row(*map(escape, row))
+        wide.print(shown)
+    for note in report.notes:
+        wide.print(f"[dim]{escape(note)}[/]")

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from univerb.errors import OptionError
 from univerb.lab.metrics.cost import Shape
-from univerb.lab.speed.peak import peak_megabytes
+from univerb.lab.peak_memory import peak_megabytes
 from univerb.modeling.dynamic import DynamicLM
 from univerb.vocabulary import DynamicVocabulary
 

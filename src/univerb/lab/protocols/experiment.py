@@ -15,6 +15,7 @@ import torch
 
 from univerb.corpus.corpus import Corpus
 from univerb.errors import DocumentError, OptionError
+from univerb.lab.data import describe_corpus
 from univerb.lab.metrics.latency import Latency, latency
 from univerb.lab.protocols.cache import ResultCache, results_key
 from univerb.lab.protocols.continuations import GREEDY, Desk, Job, Task, Text
@@ -29,7 +30,6 @@ from univerb.lab.protocols.passages import (
 )
 from univerb.lab.protocols.quality import Assessor, Quality
 from univerb.lab.protocols.scorers import TextScorer
-from univerb.lab.speed.workloads import describe_corpus
 from univerb.lab.tables.measured import Setup
 from univerb.modeling.dynamic import DynamicLM
 

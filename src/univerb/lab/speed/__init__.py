@@ -1,1 +1,1 @@
-"""How long the same text takes with univerb and with what people use instead."""
+"""How fast univerb is: whole requests beside other systems, and its parts by themselves."""

@@ -1,18 +1,19 @@
-"""The systems that `univerb lab speed` compares, each as a user finds it.
+"""The systems that are compared, each as a user gets it, in a stated precision.
 
-All write greedily, take the end token for one like any other, and write exactly as many base
-tokens as they are told. Nothing here imports torch before it is needed: plain llama.cpp runs
-without it, and its memory is measured.
+All decode greedily, ignore the end token and write exactly the requested number of base tokens.
+Nothing here imports torch before it is needed: plain llama.cpp runs without it, and its memory is
+measured.
 """
 
+import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
-from univerb.lab.speed.workloads import Case
+from univerb.lab.speed.workloads import Request
 from univerb.locations import DEFAULT_MODEL, default_gguf
 
 if TYPE_CHECKING:
@@ -20,38 +21,40 @@ if TYPE_CHECKING:
     from univerb.vocabulary import DynamicVocabulary
 
 HF, LLAMA = "hf", "llama.cpp"
-LOOKUP = 10
-"""Tokens that prompt lookup guesses at a time."""
+SINGLE, HALF = "float32", "float16"
+LOOKUP = {"prompt_lookup_num_tokens": 10}
+_GROUPS = ("univerb", "univerb-torch", "univerb-llamacpp")
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """A way to write."""
+class SystemSpec:
+    """A way to write; a name that states no precision means float32, or the GGUF file's."""
 
-    kind: Literal["hf", "llama.cpp", "univerb"]
+    kind: Literal["hf", "llama.cpp", "torch", "llamacpp"]
     plain: str
-    """The system without phrases that it is to be compared with."""
-    options: dict[str, Any]
+    """The system without phrases, in the same precision, that it is compared with."""
+    dtype: str = ""
+    """Empty: as the GGUF file has it."""
     mode: str | None = None
     """The decode mode; None writes without phrases."""
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def _ours(engine: str, plain: str) -> dict[str, System]:
-    options = {} if engine == "torch" else {"engine": engine}
-    modes = {"plain": None, "unfold": "unfold", "verify": "verify", "atomic": "atomic"}
-    return {
-        f"univerb-{engine}-{name}": System("univerb", plain, options, mode)
-        for name, mode in modes.items()
-    }
-
-
-SYSTEMS: dict[str, System] = {
-    HF: System("hf", HF, {"dtype": "float32"}),
-    "hf-bf16": System("hf", HF, {"dtype": "bfloat16"}),
-    "hf-prompt-lookup": System("hf", HF, {"dtype": "float32", "lookup": LOOKUP}),
-    LLAMA: System("llama.cpp", LLAMA, {}),
-    **_ours("torch", HF),
-    **_ours("llamacpp", LLAMA),
+SYSTEMS: dict[str, SystemSpec] = {
+    HF: SystemSpec("hf", HF, SINGLE),
+    f"{HF}-{HALF}": SystemSpec("hf", HF, HALF),
+    f"{HF}-bfloat16": SystemSpec("hf", HF, "bfloat16"),
+    f"{HF}-prompt-lookup": SystemSpec("hf", HF, SINGLE, options=LOOKUP),
+    LLAMA: SystemSpec("llama.cpp", LLAMA),
+    "univerb-torch-plain": SystemSpec("torch", HF, SINGLE),
+    "univerb-torch-verify": SystemSpec("torch", HF, SINGLE, "verify"),
+    "univerb-torch-unfold": SystemSpec("torch", HF, SINGLE, "unfold"),
+    "univerb-torch-atomic": SystemSpec("torch", HF, SINGLE, "atomic"),
+    f"univerb-torch-unfold-{HALF}": SystemSpec("torch", f"{HF}-{HALF}", HALF, "unfold"),
+    "univerb-llamacpp-plain": SystemSpec("llamacpp", LLAMA),
+    "univerb-llamacpp-verify": SystemSpec("llamacpp", LLAMA, mode="verify"),
+    "univerb-llamacpp-unfold": SystemSpec("llamacpp", LLAMA, mode="unfold"),
+    "univerb-llamacpp-atomic": SystemSpec("llamacpp", LLAMA, mode="atomic"),
 }
 
 
@@ -67,31 +70,30 @@ def choose_systems(names: Sequence[str]) -> list[str]:
     Raises:
         OptionError: If one is unknown.
     """
-    groups = ("univerb", "univerb-torch", "univerb-llamacpp")
     for name in names:
-        if name not in SYSTEMS and name not in groups:
-            allowed = [*SYSTEMS, *groups]
+        if name not in SYSTEMS and name not in _GROUPS:
+            allowed = [*SYSTEMS, *_GROUPS]
             raise OptionError(f"there is no system {name!r}. {did_you_mean(name, allowed)}")
-    begin = tuple(f"{name}-" for name in names if name in groups)
-    return [own for own in SYSTEMS if not names or own in names or own.startswith(begin)]
+    prefixes = tuple(f"{name}-" for name in names if name in _GROUPS)
+    return [name for name in SYSTEMS if not names or name in names or name.startswith(prefixes)]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SystemSettings:
     """What all systems have in common."""
 
     model: str
-    """Of univerb: a backbone, or an encoder's folder."""
+    """For univerb: a backbone, or an encoder's folder."""
     backbone: str
     threads: int
     context: int
-    """Positions that the longest case takes."""
+    """Positions that the longest request takes."""
     offline: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What writing cost; all times are seconds."""
+class Measurement:
+    """What one request cost; all times are seconds."""
 
     ids: list[int]
     prepare: float
@@ -113,20 +115,23 @@ class Measured:
         return self.prepare + self.prefill + self.decode
 
 
-class Running(Protocol):
-    """A system that is loaded."""
+class LoadedSystem(Protocol):
+    """A system that is ready to write."""
 
-    def write(self, case: Case, max_tokens: int) -> Measured:
-        """Continue a prompt by so many base tokens."""
+    precision: str
+    """Of its weights, as the report states it."""
+
+    def write(self, request: Request, max_tokens: int) -> Measurement:
+        """Continue a prompt by exactly `max_tokens` base tokens."""
         ...
 
 
-def load_system(name: str, setting: Setting) -> Running:
+def load_system(name: str, settings: SystemSettings) -> LoadedSystem:
     """Load a system into this process.
 
     Args:
         name: One of `SYSTEMS`.
-        setting: What all have in common.
+        settings: What all have in common.
 
     Returns:
         The system, ready to write.
@@ -135,35 +140,35 @@ def load_system(name: str, setting: Setting) -> Running:
         MissingExtra: If its package is not installed.
         ModelMissing: If it needs a file that the model does not have.
     """
-    system = SYSTEMS[name]
-    if system.kind == "llama.cpp":
-        return LlamaSystem(setting)
-    if system.kind == "hf":
-        return HFSystem(setting, **system.options)
-    return UniverbSystem(setting, system)
+    spec = SYSTEMS[name]
+    if spec.kind == LLAMA:
+        return LlamaSystem(settings)
+    return HFSystem(settings, spec) if spec.kind == HF else UniverbSystem(settings, spec)
 
 
 class HFSystem:
     """HF `generate`, with the weights that univerb's torch engine reads."""
 
-    def __init__(self, setting: Setting, dtype: str, lookup: int | None = None) -> None:
-        _set_up_torch(setting.threads)
+    def __init__(self, settings: SystemSettings, spec: SystemSpec) -> None:
+        _set_up_torch(settings.threads)
         from univerb.modeling.backbones import load_backbone
 
-        self._model: Any = load_backbone(setting.backbone, dtype=dtype, offline=setting.offline)[0]
-        # No end token: each system writes as many tokens as it is told.
+        self.precision = spec.dtype
+        self._model: Any = load_backbone(
+            settings.backbone, dtype=spec.dtype, offline=settings.offline
+        )[0]
         self._model.generation_config.eos_token_id = None
-        self._options = {"prompt_lookup_num_tokens": lookup} if lookup else {}
+        self._options = spec.options
         self._passes: list[float] = []
         self._model.register_forward_hook(lambda *_: self._passes.append(time.perf_counter()))
 
-    def write(self, case: Case, max_tokens: int) -> Measured:
-        """Continue a prompt by so many base tokens."""
+    def write(self, request: Request, max_tokens: int) -> Measurement:
+        """Continue a prompt by exactly `max_tokens` base tokens."""
         import torch
 
         self._passes.clear()
         began = time.perf_counter()
-        prompt = torch.tensor([case.ids])
+        prompt = torch.tensor([request.ids])
         written = self._model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
@@ -171,101 +176,94 @@ class HFSystem:
             do_sample=False,
             **self._options,
         )
-        ids = written[0, len(case.ids) :].tolist()
-        ended, first = time.perf_counter(), self._passes[0]
-        return Measured(
-            ids=ids,
-            prepare=0.0,
-            prefill=first - began,
-            decode=ended - first,
-            first=first - began,
-            steps=len(self._passes) - 1,
-        )
+        ids = written[0, len(request.ids) :].tolist()
+        return _without_phrases(ids, began, self._passes[0], len(self._passes) - 1)
 
 
 class LlamaSystem:
     """Plain llama.cpp through llama-cpp-python's own loop, on the GGUF file of the default model.
 
-    It keeps what it has read and reads only what differs from the last prompt, as it does by
-    default.
+    By default it keeps what it has read, and reads only what differs from the last prompt.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, settings: SystemSettings) -> None:
         try:
             from llama_cpp import Llama
         except ImportError:
             raise MissingExtra("llama-cpp-python", "llamacpp") from None
-        path = default_gguf() if setting.backbone == DEFAULT_MODEL else None
+        path = default_gguf() if settings.backbone == DEFAULT_MODEL else None
         if path is None:
             raise ModelMissing(
-                f"{Path(setting.backbone).name!r} has no GGUF file here. Use {DEFAULT_MODEL!r}."
+                f"{Path(settings.backbone).name!r} has no GGUF file here. Use {DEFAULT_MODEL!r}."
             )
+        self.precision = gguf_precision(path)
         self._llama: Any = Llama(
             str(path),
-            n_ctx=setting.context,
-            n_threads=setting.threads,
-            n_threads_batch=setting.threads,
+            n_ctx=settings.context,
+            n_threads=settings.threads,
+            n_threads_batch=settings.threads,
             logits_all=False,
             verbose=False,
         )
 
-    def write(self, case: Case, max_tokens: int) -> Measured:
-        """Continue a prompt by so many base tokens."""
+    def write(self, request: Request, max_tokens: int) -> Measurement:
+        """Continue a prompt by exactly `max_tokens` base tokens."""
         began = time.perf_counter()
-        written = self._llama.generate(list(case.ids), temp=0.0)
+        written = self._llama.generate(list(request.ids), temp=0.0)
         ids = [next(written)]
         first = time.perf_counter()
         ids += [next(written) for _ in range(max_tokens - 1)]
-        ended = time.perf_counter()
+        measurement = _without_phrases(ids, began, first, max_tokens - 1)
         written.close()
-        return Measured(
-            ids=ids,
-            prepare=0.0,
-            prefill=first - began,
-            decode=ended - first,
-            first=first - began,
-            steps=max_tokens - 1,
-        )
+        return measurement
 
 
 class UniverbSystem:
     """univerb with one engine in one mode, or without phrases."""
 
-    def __init__(self, setting: Setting, system: System) -> None:
+    def __init__(self, settings: SystemSettings, spec: SystemSpec) -> None:
         from univerb.loading import load
 
-        options = dict(system.options)
-        if options:
-            options["threads"] = setting.threads
+        self._options: dict[str, Any] = {"mode": spec.mode} if spec.mode else {}
+        loading: dict[str, Any] = {"offline": settings.offline}
+        if spec.kind == "torch":
+            _set_up_torch(settings.threads)
+            # Explicit: the profile may choose half precision.
+            self._options["dtype"] = spec.dtype
         else:
-            _set_up_torch(setting.threads)
-        self._lm: Any = load(setting.model, offline=setting.offline, **options)
-        self._mode = system.mode
+            loading |= {"engine": "llamacpp", "threads": settings.threads}
+        self._lm: Any = load(settings.model, **loading)
+        self.precision = spec.dtype or gguf_precision(self._lm.gguf.path)
+        self._has_phrases = spec.mode is not None
         self._corpora: dict[str, Corpus] = {}
 
-    def write(self, case: Case, max_tokens: int) -> Measured:
-        """Continue a prompt by so many base tokens."""
+    def write(self, request: Request, max_tokens: int) -> Measurement:
+        """Continue a prompt by exactly `max_tokens` base tokens."""
         from univerb.decoding.loop import decode_steps
 
-        options: Any = {"mode": self._mode} if self._mode else {}
         began = time.perf_counter()
-        vocabulary = self._phrases(case) if self._mode else None
+        vocabulary = self._phrases(request) if self._has_phrases else None
+        if vocabulary is not None:
+            self._lm.encode(vocabulary)
         prepare = time.perf_counter() - began
         decoder = decode_steps(
-            self._lm, [case.ids], vocabulary, max_tokens=max_tokens, ignore_eos=True, **options
+            self._lm,
+            [request.ids],
+            vocabulary,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            **self._options,
         )
         stats = decoder.sequences[0].stats
-        written: list[int] = []
+        ids: list[int] = []
         first = 0.0
         for pieces in decoder.steps():
-            if pieces and not written:
+            if pieces and not ids:
                 first = time.perf_counter() - began
-                # Vectors are made when phrases are first used; looking for new ones is decoding.
-                prepare += stats.encode_seconds
-            written += [token for _, piece in pieces for token in piece.ids]
+            ids += [token for _, piece in pieces for token in piece.ids]
         total = time.perf_counter() - began
-        return Measured(
-            ids=written,
+        return Measurement(
+            ids=ids,
             prepare=prepare,
             prefill=stats.prefill_seconds,
             decode=total - prepare - stats.prefill_seconds,
@@ -275,15 +273,15 @@ class UniverbSystem:
             phrase_tokens=stats.phrase_tokens,
         )
 
-    def _phrases(self, case: Case) -> "DynamicVocabulary":
+    def _phrases(self, request: Request) -> "DynamicVocabulary":
         """Choose the phrases as `univerb generate` and `univerb answer` do."""
-        if case.corpus:
-            return self._corpus(case.corpus).vocabulary(self._lm, case.query)
+        if request.corpus:
+            return self._corpus(request.corpus).vocabulary(self._lm, request.query)
         from univerb.applications.citations import citable_phrases
         from univerb.phrases.ngrams import ngrams
 
-        found = citable_phrases(case.passages, ngrams(), self._lm.tokenizer)
-        vocabulary: DynamicVocabulary = self._lm.vocabulary(found)
+        phrases = citable_phrases(request.passages, ngrams(), self._lm.tokenizer)
+        vocabulary: DynamicVocabulary = self._lm.vocabulary(phrases)
         return vocabulary
 
     def _corpus(self, folder: str) -> "Corpus":
@@ -295,6 +293,18 @@ class UniverbSystem:
             if corpus.has_vectors:
                 self._lm.attach(corpus)
         return self._corpora[folder]
+
+
+def _without_phrases(ids: list[int], began: float, first: float, steps: int) -> Measurement:
+    """Return the measurement of a request that ends now and had nothing to prepare."""
+    prefill, decode = first - began, time.perf_counter() - first
+    return Measurement(ids, prepare=0.0, prefill=prefill, decode=decode, first=prefill, steps=steps)
+
+
+def gguf_precision(path: Path) -> str:
+    """Return the quantisation that a GGUF file's name states."""
+    match = re.search(r"(?i)\b(i?q\d\w*|b?f16|f32)\b", path.stem)
+    return f"GGUF {match[0].upper()}" if match else "GGUF"
 
 
 def _set_up_torch(threads: int) -> None:

@@ -1,0 +1,126 @@
+"""The data that measurements read: the folder that holds it, and the corpora built from it.
+
+Nothing here imports torch before it is needed: worker processes of `univerb lab speed` must stay
+as small as the system that they measure.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from univerb.documents.read import read_documents
+from univerb.errors import DocumentError
+from univerb.lab.protocols.passages import is_kept_out, law_lines
+from univerb.locations import cache_directory
+from univerb.phrase import Document
+
+if TYPE_CHECKING:
+    from univerb.corpus import Corpus
+    from univerb.modeling.dynamic import DynamicLM
+
+DATA = "UNIVERB_DATA"
+MAX_PHRASES = 100_000
+"""Of a corpus that is built here: minutes on a small machine."""
+CORPORA = {
+    "wiki": ("wiki/train-00.jsonl.gz",),
+    "law": ("law/jrc-acquis.en", "law/eurlex.jsonl.gz"),
+}
+"""The files that each corpus is built from, below the data folder."""
+
+
+def find_data(folder: Path | None = None) -> Path | None:
+    """Return the folder with the data.
+
+    Args:
+        folder: By default `UNIVERB_DATA`, or ../shared/data if it exists.
+
+    Returns:
+        The folder, or None.
+
+    Raises:
+        DocumentError: If a folder was named that does not exist.
+    """
+    variable = os.environ.get(DATA)
+    named = folder or (Path(variable) if variable else None)
+    if named and not named.is_dir():
+        raise DocumentError(
+            f"there is no folder {str(named)!r}. Name the folder with the data (--data or {DATA})."
+        )
+    sibling = Path("..") / "shared" / "data"
+    return named or (sibling if sibling.is_dir() else None)
+
+
+def open_or_build(
+    lm: "DynamicLM",
+    name: str,
+    data: Path | None,
+    folder: Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> "Corpus":
+    """Open a corpus, or build it in the user's cache once.
+
+    Args:
+        lm: Its encoder makes the vectors.
+        name: One of `CORPORA`.
+        data: The data folder that it is built from.
+        folder: An existing corpus to open instead.
+        progress: Called with stage, done and total while building.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        DocumentError: If it must be built, but its data is missing.
+        CorpusError: If another model made it.
+    """
+    from univerb.corpus import open_corpus
+
+    path = folder or cache_directory() / "lab" / f"{name}-{lm.fingerprint()[:12]}.uv"
+    if folder is None and not (path / "manifest.json").is_file():
+        _build(path, lm, [_source(data, source) for source in CORPORA[name]], progress)
+    corpus = open_corpus(path)
+    corpus.check_tokenizer(lm.tokenizer)
+    if corpus.has_vectors:
+        corpus.check_encoder(lm.fingerprint())
+    return corpus
+
+
+def describe_corpus(corpus: "Corpus", is_own: bool) -> str:
+    """Describe a corpus without naming its folder; `is_own` if `open_or_build` built it."""
+    manifest = corpus.manifest
+    vectors = f"stored as {manifest.settings.dtype}" if corpus.has_vectors else "encoded at request"
+    built = f", built by this command (at most {MAX_PHRASES:,} phrases)" if is_own else ""
+    return (
+        f"{manifest.documents:,} documents, {manifest.chunks:,} chunks, "
+        f"{manifest.phrase_count:,} phrases, vectors {vectors}{built}"
+    )
+
+
+def _source(data: Path | None, source: str) -> Path:
+    if data is None or not (data / source).is_file():
+        raise DocumentError(
+            f"the corpus is built from {source!r}, which is not in the folder with the data. Give "
+            "a corpus that `univerb index` built, with --wiki-corpus or --law-corpus."
+        )
+    return data / source
+
+
+def _build(
+    path: Path,
+    lm: "DynamicLM",
+    sources: list[Path],
+    progress: Callable[[str, int, int], None] | None,
+) -> None:
+    from univerb.corpus.build import build_corpus
+    from univerb.corpus.manifest import CorpusSettings
+
+    documents = [document for source in sources for document in _documents(source)]
+    build_corpus(path, documents, lm, CorpusSettings(max_phrases=MAX_PHRASES), progress=progress)
+
+
+def _documents(path: Path) -> list[Document]:
+    if path.suffix == ".en":
+        # Its lines are sentences of different acts, so each is a document.
+        return [Document(text, f"{path.name}#{number}") for number, text in law_lines(path)]
+    return [document for document in read_documents(path) if not is_kept_out(document.name)]

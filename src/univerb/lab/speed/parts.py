@@ -1,0 +1,264 @@
+"""Parts of univerb timed by themselves: a step by vocabulary size, encoding, and a corpus."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy
+import torch
+
+from univerb.corpus import Corpus, open_corpus
+from univerb.corpus.build import build_corpus
+from univerb.decoding.loop import batch
+from univerb.documents.read import read_documents
+from univerb.errors import DocumentError
+from univerb.lab.speed.systems import SINGLE
+from univerb.lab.speed.timing import (
+    Figure,
+    Progress,
+    SpeedReport,
+    SpeedTable,
+    environment,
+    interleaved,
+    ratio,
+    spread,
+)
+from univerb.lab.speed.workloads import demo_documents
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.phrase_model import PhraseModel
+from univerb.phrase import Document, Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+SIZES = (1_000, 10_000, 65_000, 1_000_000)
+TOKENS = 48
+PROMPT = 32
+BATCH = 8
+ENCODED = 10_000
+TIMED = {
+    "head": "prefill and decoding; retrieval and encoding are outside",
+    "encoding": "the encoder's passes alone",
+    "corpus": "building: all of it, encoding included; queries: retrieval, nothing is encoded",
+}
+NOTE = "Systems take turns; ratios are taken within a round: median (quartiles)."
+# Phrases are scored, and neither chosen nor drafted: every step writes one token.
+NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -900.0, "draft_bias": 0.0}
+
+
+def time_part(
+    lm: PhraseModel,
+    part: str,
+    paths: Sequence[str],
+    corpus: Path | None,
+    rounds: int,
+    progress: Progress | None = None,
+) -> SpeedReport:
+    """Time one part of univerb.
+
+    Args:
+        lm: The model, with either engine.
+        part: `head`, `encoding` or `corpus`.
+        paths: Files or folders with text; none for the demo's.
+        corpus: `head` takes its phrases and their vectors from here.
+        rounds: Rounds that count, or queries.
+        progress: Called as the work goes on.
+
+    Returns:
+        The report.
+    """
+    documents = list(read_documents(*paths)) if paths else demo_documents()
+    texts = [lm.tokenizer.encode(document.text).ids for document in documents]
+    prompts = [
+        list(ids[at : at + PROMPT]) for ids in texts for at in range(0, len(ids) - PROMPT, PROMPT)
+    ]
+    if len(prompts) < BATCH:
+        raise DocumentError(f"the text has {len(prompts)} prompts of {PROMPT} tokens; give more.")
+    if part == "head":
+        phrases = _stored(lm, open_corpus(corpus)) if corpus else list(lm.vocabulary(documents))
+        tables = time_head(lm, phrases, prompts, rounds, progress)
+    elif part == "encoding":
+        phrases = list(lm.vocabulary(documents))[:ENCODED]
+        tables = time_encoding(lm, phrases, rounds, progress)
+    else:
+        queries = [lm.tokenizer.decode(ids) for ids in prompts[: rounds + 1]]
+        tables = time_corpus(lm, documents, queries, progress)
+    about = {
+        "model": Path(lm.name).name,
+        "engine": lm.engine,
+        "data": f"{len(documents)} documents, {sum(map(len, texts)):,} tokens",
+        "precision": SINGLE if isinstance(lm, DynamicLM) else "that of the GGUF file",
+        "seed": "none: greedy decoding",
+        "timed": TIMED[part],
+        **environment(torch.get_num_threads()),
+    }
+    return SpeedReport(about, tables, [NOTE])
+
+
+def _stored(lm: PhraseModel, corpus: Corpus) -> list[Phrase]:
+    """Return at most a million phrases of a corpus, whose vectors it has."""
+    lm.attach(corpus)
+    step = max(len(corpus.phrases) // SIZES[-1], 1)
+    numbers = numpy.arange(0, len(corpus.phrases), step)
+    return [Phrase(ids, " x") for ids in corpus.phrases.ids(numbers)]
+
+
+def time_head(
+    lm: PhraseModel,
+    phrases: Sequence[Phrase],
+    prompts: Sequence[list[int]],
+    rounds: int,
+    progress: Progress | None = None,
+) -> list[SpeedTable]:
+    """Time a step by vocabulary size, and see what the short-list of `atomic` changes.
+
+    Args:
+        lm: The model, with either engine.
+        phrases: Vocabularies of each size up to their number are made of them.
+        prompts: The first is timed, the first eight as a batch, all are used for the choices.
+        rounds: Rounds that count.
+        progress: Called after each round.
+
+    Returns:
+        Times per step, and how many greedy choices differ.
+    """
+    sizes = sorted({min(size, len(phrases)) for size in SIZES})
+    vocabularies = {
+        size: DynamicVocabulary(lm.static_size, phrases[:: len(phrases) // size][:size])
+        for size in sizes
+    }
+    for vocabulary in vocabularies.values():
+        lm.encode(vocabulary)
+    precision: dict[str, Any] = {"dtype": SINGLE} if isinstance(lm, DynamicLM) else {}
+
+    def ours(count: int, size: int, **options: Any) -> Callable[[], object]:  # noqa: ANN401
+        given = NEVER_CHOSEN | precision | options | {"max_tokens": TOKENS, "ignore_eos": True}
+        return lambda: batch(lm, prompts[:count], vocabularies.get(size), **given)
+
+    systems: dict[str, Callable[[], object]] = {"univerb, P = 0": ours(1, 0)}
+    for size in sizes:
+        for name, is_exact in {"all phrases": True, "short-list": False}.items():
+            row = f"atomic, P = {size:,}, {name}"
+            systems[row] = ours(1, size, mode="atomic", exact=is_exact)
+        systems[f"unfold, P = {size:,}"] = ours(1, size, mode="unfold")
+    systems[f"unfold, P = {sizes[0]:,}, batch of {BATCH}"] = ours(BATCH, sizes[0], mode="unfold")
+    if isinstance(lm, DynamicLM):
+        systems["HF generate"] = _hf_generate(lm, prompts[:1])
+        systems[f"HF generate, batch of {BATCH}"] = _hf_generate(lm, prompts[:BATCH])
+    seconds = interleaved(systems, rounds, progress)
+    reference = seconds["univerb, P = 0"]
+    rows: list[tuple[Figure, ...]] = [
+        (name, round(1000 * median(own) / TOKENS, 2), ratio(own, reference))
+        for name, own in seconds.items()
+    ]
+    about = f"{TOKENS} tokens after {PROMPT}, {rounds} rounds; phrases are scored and never chosen"
+    return [
+        SpeedTable("head", about, ("system", "ms / step", "x P = 0"), rows),
+        _choices(lm, vocabularies[sizes[-1]], prompts, precision),
+    ]
+
+
+def _hf_generate(lm: DynamicLM, prompts: Sequence[list[int]]) -> Callable[[], object]:
+    ids = torch.tensor(prompts)
+    length = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
+    mask = torch.ones_like(ids)
+    return lambda: lm.model.generate(ids, attention_mask=mask, do_sample=False, **length)
+
+
+def _choices(
+    lm: PhraseModel,
+    vocabulary: DynamicVocabulary,
+    prompts: Sequence[list[int]],
+    precision: dict[str, Any],
+) -> SpeedTable:
+    """Compare the first unit after each prompt, with the short-list and without."""
+    how = precision | {"mode": "atomic", "max_tokens": 1, "overshoot": "allow", "ignore_eos": True}
+    units = {
+        exact: [batch(lm, [ids], vocabulary, exact=exact, **how)[0].pieces[0] for ids in prompts]
+        for exact in (True, False)
+    }
+    pairs = list(zip(units[True], units[False], strict=True))
+    differ = sum(exact.ids != listed.ids for exact, listed in pairs)
+    phrases = sum(exact.is_phrase for exact, _ in pairs)
+    return SpeedTable(
+        "short-list",
+        f"greedy choices of `atomic` after prompts, P = {len(vocabulary):,}",
+        ("choices", "phrases among them", "different with the short-list"),
+        [(str(len(pairs)), phrases, differ)],
+    )
+
+
+def time_encoding(
+    lm: PhraseModel, phrases: Sequence[Phrase], rounds: int, progress: Progress | None = None
+) -> list[SpeedTable]:
+    """Time encoding all phrases together, where prefixes share a pass, and length by length."""
+    lengths = sorted({len(phrase) for phrase in phrases})
+    groups = [[phrase for phrase in phrases if len(phrase) == length] for length in lengths]
+
+    def by_length() -> None:
+        # No phrase is a prefix of another of its length, and none needs padding.
+        for group in groups:
+            lm.encode_fresh(group)
+
+    systems = {"shared prefixes": lambda: lm.encode_fresh(phrases), "by length": by_length}
+    seconds = interleaved(systems, rounds, progress)
+    rows: list[tuple[Figure, ...]] = [
+        (name, round(len(phrases) / median(own)), ratio(own, seconds["shared prefixes"]))
+        for name, own in seconds.items()
+    ]
+    header = ("method", "phrases / s", "x shared")
+    return [SpeedTable("encoding", f"{len(phrases):,} phrases, {rounds} rounds", header, rows)]
+
+
+def time_corpus(
+    lm: PhraseModel,
+    documents: Sequence[Document],
+    queries: Sequence[str],
+    progress: Progress | None = None,
+) -> list[SpeedTable]:
+    """Build a corpus with vectors, and answer queries from it.
+
+    Args:
+        lm: Its encoder makes the vectors.
+        documents: What to index.
+        queries: Each is searched; the first is a warm-up.
+        progress: Called while the corpus is built.
+
+    Returns:
+        What building costs, and what a query costs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        began, wall = time.process_time(), time.perf_counter()
+        path = Path(folder) / "corpus.uv"
+        manifest = build_corpus(path, documents, lm, progress=progress).manifest
+        built, elapsed = time.process_time() - began, time.perf_counter() - wall
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        corpus = open_corpus(path)
+        lm.attach(corpus)
+        times = [_query_times(lm, corpus, query) for query in queries][1:]
+    chosen, read = zip(*times, strict=True)
+    stages: list[tuple[Figure, ...]] = [
+        ("search, and choose phrases", spread(chosen)),
+        ("read their vectors", spread(read)),
+    ]
+    facts: list[tuple[Figure, ...]] = [
+        ("text, million characters", manifest.characters / 1e6),
+        ("chunks", manifest.chunks),
+        ("phrases", manifest.phrase_count),
+        ("CPU seconds", round(built, 1)),
+        ("seconds", round(elapsed, 1)),
+        ("megabytes on disk", round(size / 1e6, 1)),
+    ]
+    return [
+        SpeedTable("build", "one process, vectors included", ("what", "figure"), facts),
+        SpeedTable("query", f"{len(times)} queries, 32 chunks each", ("stage", "ms"), stages),
+    ]
+
+
+def _query_times(lm: PhraseModel, corpus: Corpus, query: str) -> tuple[float, float]:
+    began = time.perf_counter()
+    vocabulary = corpus.vocabulary(lm, query, 32)
+    chosen = time.perf_counter()
+    lm.encode(vocabulary)
+    return 1000 * (chosen - began), 1000 * (time.perf_counter() - chosen)
