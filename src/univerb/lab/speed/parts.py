@@ -199,9 +199,9 @@ def time_encoding(
     def by_length() -> None:
         # No phrase is a prefix of another of its length, and none needs padding.
         for group in groups:
-            lm.encode_fresh(group)
+            lm.run_encoder(group)
 
-    systems = {"shared prefixes": lambda: lm.encode_fresh(phrases), "by length": by_length}
+    systems = {"shared prefixes": lambda: lm.run_encoder(phrases), "by length": by_length}
     seconds = interleaved(systems, rounds, progress)
     rows: list[tuple[Figure, ...]] = [
         (name, round(len(phrases) / median(own)), ratio(own, seconds["shared prefixes"]))
