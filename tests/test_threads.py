@@ -3,6 +3,7 @@
 import pytest
 
 import univerb
+import univerb.loading
 from univerb.errors import OptionError
 from univerb.threads import thread_count
 
@@ -14,6 +15,7 @@ def test_threads_are_the_cores_of_this_process():
             thread_count(wrong)
 
 
-def test_torch_has_one_number_for_the_whole_process():
-    with pytest.raises(OptionError, match="set_num_threads"):
-        univerb.load(threads=2)
+@pytest.mark.parametrize("engine", univerb.loading.ENGINES)
+def test_more_threads_than_processors_are_refused_before_anything_loads(engine):
+    with pytest.raises(OptionError, match="threads is"):
+        univerb.load("/no/such/model", engine=engine, threads=1 << 20)

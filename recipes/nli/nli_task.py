@@ -21,7 +21,7 @@ from nli_accuracy import best_threshold
 from nli_data import LABELS, DataConfig, Example, Split, read_split
 from nli_export import write_cross_encoder
 from univerb.errors import ModelMissing, OptionError
-from univerb.modeling.backbones import refuse_unsafe
+from univerb.modeling.pretrained import refuse_unsafe
 from univerb.training.config import Data, Optimiser, Run, Section, TrainingConfig
 from univerb.training.task import Loss
 

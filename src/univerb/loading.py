@@ -1,9 +1,10 @@
 """`univerb.load`: a model by name, in one line; a missing one is noticed before torch loads."""
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from univerb.errors import OptionError, did_you_mean
 from univerb.locations import DEFAULT_MODEL, locate
+from univerb.threads import thread_count
 
 if TYPE_CHECKING:
     from univerb.engines.llamacpp.lm import LlamaCppLM
@@ -12,26 +13,30 @@ if TYPE_CHECKING:
 ENGINES = ("torch", "llamacpp")
 
 
+class LoadOptions(TypedDict, total=False):
+    """The keywords of `load` besides the engine."""
+
+    backbone: str | None
+    adapter: bool
+    device: str
+    dtype: str
+    gguf: str | None
+    threads: int | None
+    offline: bool | None
+
+
 @overload
 def load(
-    name: str = ...,
-    *,
-    engine: Literal["torch"] = ...,
-    backbone: str | None = ...,
-    device: str = ...,
-    dtype: str = ...,
-    offline: bool | None = ...,
+    name: str = ..., *, engine: Literal["torch"] = ..., **options: Unpack[LoadOptions]
 ) -> "DynamicLM": ...
-
-
 @overload
 def load(
-    name: str = ...,
-    *,
-    engine: Literal["llamacpp"],
-    threads: int | None = ...,
-    offline: bool | None = ...,
+    name: str = ..., *, engine: Literal["llamacpp"], **options: Unpack[LoadOptions]
 ) -> "LlamaCppLM": ...
+@overload
+def load(
+    name: str = ..., *, engine: str, **options: Unpack[LoadOptions]
+) -> "DynamicLM | LlamaCppLM": ...
 
 
 def load(
@@ -39,20 +44,26 @@ def load(
     *,
     engine: str = "torch",
     backbone: str | None = None,
+    adapter: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
+    gguf: str | None = None,
     threads: int | None = None,
     offline: bool | None = None,
 ) -> "DynamicLM | LlamaCppLM":
-    """Load an LM with its phrase encoder.
+    """Load an LM with its phrase encoder. The command line loads with this function, too.
 
     Args:
-        name: As `DynamicLM.from_pretrained` explains it.
-        engine: "torch", or "llamacpp" for the GGUF file of the default model on a CPU.
-        backbone: torch: another place for the encoder's backbone.
+        name: The default model, a folder that `save_pretrained` wrote, or any causal LM as a
+            folder or Hub id, which then gets the encoder that ships with univerb or an untrained
+            one.
+        engine: "torch", or "llamacpp" for GGUF files on a CPU.
+        backbone: torch: load the encoder's backbone from here instead.
+        adapter: torch: add the LoRA adapter beside the encoder; see `DynamicLM.from_pretrained`.
         device: torch: where to put it.
         dtype: torch: float32, bfloat16 or float16.
-        threads: llamacpp: how many; all cores of the process by default.
+        gguf: llamacpp: the backbone's file; found by itself for the default model.
+        threads: Number of threads, one per core by default; torch sets it for the whole process.
         offline: Never contact the Hub; by default as the environment says.
 
     Returns:
@@ -63,23 +74,25 @@ def load(
     """
     if engine not in ENGINES:
         raise OptionError(f"there is no engine {engine!r}. {did_you_mean(engine, ENGINES)}")
+    count = None if threads is None else thread_count(threads)
     if engine == "llamacpp":
-        if backbone or device != "cpu" or dtype != "float32":
+        if backbone or adapter or device != "cpu" or dtype != "float32":
             raise OptionError(
-                "backbone, device and dtype are for the torch engine; llama.cpp computes with "
-                "the GGUF file as it is, on the CPU. Leave them out."
+                "backbone, adapter, device and dtype are for the torch engine; llama.cpp computes "
+                "with the GGUF file as it is, on the CPU. Leave them out."
             )
         from univerb.engines.llamacpp.lm import LlamaCppLM
 
-        return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
-    if threads is not None:
-        raise OptionError(
-            f"threads is {threads}; torch's are set for the whole process. Leave it out and use "
-            "torch.set_num_threads."
-        )
+        return LlamaCppLM.from_pretrained(name, gguf=gguf, threads=count, offline=offline)
+    if gguf is not None:
+        raise OptionError(f"gguf is {gguf!r}, which torch does not read. Add engine='llamacpp'.")
     locate(backbone or name, offline)
+    import torch
+
     from univerb.modeling.dynamic import DynamicLM
 
+    if count is not None:
+        torch.set_num_threads(count)
     return DynamicLM.from_pretrained(
-        name, backbone=backbone, device=device, dtype=dtype, offline=offline
+        name, backbone=backbone, adapter=adapter, device=device, dtype=dtype, offline=offline
     )

@@ -485,7 +485,7 @@ def test_a_mistake_does_not_cost_the_wait_for_the_model(run, arguments, monkeypa
     def wait(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr(cli_generate, "load_any", wait)
+    monkeypatch.setattr(cli_generate, "load_model", wait)
     refused(run("generate", *arguments))
 
 

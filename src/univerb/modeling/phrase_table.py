@@ -1,7 +1,7 @@
 """The phrase table: vectors of a vocabulary's phrases, synchronised with its names.
 
 Everything here is numpy: an engine that has no torch reads the same table. A row knows its phrase
-(`phrase_indices`) and a phrase its row (`rows`), so rows may be in any order and some may be absent:
+(`phrase_indices`) and a phrase its row (`rows`), so rows can have any order and some can be absent:
 
 * Large batches are stored in half precision and ordered by first token, so that the phrases that
   begin alike are contiguous.

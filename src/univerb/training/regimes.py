@@ -76,9 +76,6 @@ def starting_lm(config: TrainingConfig, device: str = "cpu") -> DynamicLM:
         The pair: an encoder that was saved, one made of another model, or a fresh one.
     """
     model, hf_tokenizer = load_backbone(config.model, device=device)
-    # What an encoder is saved with must lead back to its LM from any folder.
-    place = Path(config.model).expanduser()
-    model.name_or_path = str(place.resolve()) if place.is_dir() else config.model
     begins_as = config.encoder_from
     if begins_as is None:
         return DynamicLM.wrap(model, hf_tokenizer, config.encoder)

@@ -42,7 +42,7 @@ def lease(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_model(monkeypatch) -> None:
     """Fail as soon as a model would be loaded."""
-    monkeypatch.setattr(cli_compare, "load_any", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr(cli_compare, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
 
 
 class Page(HTMLParser):

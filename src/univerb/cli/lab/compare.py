@@ -11,7 +11,7 @@ import typer
 from univerb.cli.console import console, note_untrained, pieces_text, print_json, show_warnings
 from univerb.cli.generate import selected_phrases
 from univerb.cli.index import told_progress
-from univerb.cli.loading import load_any
+from univerb.cli.loading import load_model
 from univerb.cli.options import (
     OUTPUT,
     PHRASES,
@@ -123,8 +123,14 @@ def compare(
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     opened = open_corpus(corpus) if corpus else None
     documents = read_documents(*docs) if docs else []
-    lm = load_any(
-        model, engine, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
+    lm = load_model(
+        model,
+        engine=engine,
+        adapter=adapter,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        offline=offline,
     )
     note_untrained(lm)
     vocabulary = lm.vocabulary(documents)

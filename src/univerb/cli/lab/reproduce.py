@@ -181,10 +181,10 @@ def reproduce(
     from univerb.lab.judging.reader import load_reader
     from univerb.lab.protocols.continuations import Task
     from univerb.lab.protocols.experiment import Lab, Sizes
-    from univerb.lab.protocols.hf_models import dtype_named
     from univerb.lab.protocols.recipes import Means, check_means
     from univerb.lab.tables.overview import PAGE, overview, read_comparisons
     from univerb.lab.tables.rendering import to_dict
+    from univerb.modeling.pretrained import dtype_named
     from univerb.training.config import read_config
 
     found = find_data(data)

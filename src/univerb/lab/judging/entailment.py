@@ -21,13 +21,13 @@ from univerb.errors import ModelError
 from univerb.lab.judging.cross_encoder import CARD, read_cross_encoder
 from univerb.lab.judging.pair_windows import outputs, pair_windows
 from univerb.lab.protocols.hf_models import (
-    dtype_named,
     load_judge,
     longest_input,
     short_name,
     shortened,
 )
 from univerb.locations import locate
+from univerb.modeling.pretrained import dtype_named
 
 DEFAULT_SCORER = "minilm-l6-nli"
 """The cross-encoder that ships with univerb; `recipes/nli` trains it."""

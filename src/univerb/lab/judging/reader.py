@@ -16,13 +16,13 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.errors import ModelError
 from univerb.lab.judging.pair_windows import outputs, pair_windows
 from univerb.lab.protocols.hf_models import (
-    dtype_named,
     load_judge,
     longest_input,
     short_name,
     shortened,
 )
 from univerb.locations import locate
+from univerb.modeling.pretrained import dtype_named
 
 PAPER_READER = "gaotianyu1350/roberta-large-squad"
 """The reader of the published figures."""
