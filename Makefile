@@ -14,7 +14,7 @@ LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check $(CHECKS) speed clean
+.PHONY: help install demo test fuzz check $(CHECKS) speed clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,10 @@ demo: $(CORE) ## Generate text with phrases from the demo documents
 test: $(DEV) ## Run the tests
 	$(BIN)/univerb setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+fuzz: $(DEV) ## Run the property tests with new random cases
+	$(BIN)/univerb setup
+	HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m hypothesis $(ARGS)
 
 check: $(DEV) ## Run every linter, also after one has failed
 	@$(MAKE) --no-print-directory --keep-going $(CHECKS)
