@@ -11,12 +11,11 @@ import pytest
 import torch
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 
-from conftest import EOS, TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
+from conftest import EOS, TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.corpus.build import build_corpus
 from univerb.corpus.corpus import PROFILE, CorpusProfile
 from univerb.corpus.manifest import CorpusSettings
@@ -30,9 +29,10 @@ from univerb.errors import (
     PromptError,
 )
 from univerb.lab.harness import scoring as harness_scoring
-from univerb.lab.harness.model import UniverbLM, decoding_options
-from univerb.lab.harness.phrases import Sources, read_sources
-from univerb.lab.harness.run import find_tasks, results_table, run_tasks
+from univerb.lab.harness.generation_kwargs import generation_options
+from univerb.lab.harness.model import UniverbLM
+from univerb.lab.harness.request_phrases import PhraseSources, read_sources
+from univerb.lab.harness.tasks import find_tasks, results_table, run_tasks
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 
@@ -129,7 +129,7 @@ class TestWithoutPhrases:
         assert one == pytest.approx(theirs.loglikelihood_rolling(asked, True)[0], abs=1e-3)
 
     def test_documents_that_give_no_phrase_change_nothing(self, lm, bare):
-        none = UniverbLM(lm, Sources([Document("the", "one token")]))
+        none = UniverbLM(lm, PhraseSources([Document("the", "one token")]))
         assert scored(none, *PAIRS) == scored(bare, *PAIRS)
 
     @pytest.mark.parametrize("text", ["", "The tenant", TEXT, TEXT * 9])
@@ -140,7 +140,8 @@ class TestWithoutPhrases:
         assert one == pytest.approx(other, abs=1e-3) and (one < 0) == bool(text)
 
     def test_rolling_in_shorter_windows_is_theirs(self, lm):
-        bare = UniverbLM(lm, max_length=16)
+        bare = UniverbLM(lm)
+        bare.max_length = 16
         theirs = HFLM(pretrained=lm.model, tokenizer=lm.hf_tokenizer, device="cpu", max_length=16)
         asked = requests("loglikelihood_rolling", (TEXT,))
         [one] = bare.loglikelihood_rolling(asked)
@@ -162,8 +163,8 @@ class TestWithoutPhrases:
     def test_one_context_is_read_in_one_way_or_another(self, lm, bare, monkeypatch):
         pairs = [(CONTEXT, f" the rent of {n} months") for n in range(5)]
         together = scored(bare, *pairs)
-        monkeypatch.setattr(harness_scoring, "_TOGETHER", 8)
-        monkeypatch.setattr(harness_scoring, "_SCORES", 1000)
+        monkeypatch.setattr(harness_scoring, "_MAX_PASS", 8)
+        monkeypatch.setattr(harness_scoring, "_MAX_LOGITS", 1000)
         in_parts = scored(bare, *pairs)
         alone = [scored(bare, pair)[0] for pair in pairs]
         monkeypatch.setattr(lm, "has_window", True)
@@ -219,7 +220,7 @@ class Slow:
 class TestWithPhrases:
     @pytest.fixture
     def model(self, lm):
-        return UniverbLM(lm, Sources(PHRASES), phrase_bias=BIAS)
+        return UniverbLM(lm, PhraseSources(PHRASES), phrase_bias=BIAS)
 
     @pytest.mark.parametrize("text", [" the rent", " the rent on the first day", " the landlord"])
     def test_the_likelihood_is_the_sum_over_all_ways_to_write(self, lm, ids, model, text):
@@ -246,7 +247,7 @@ class TestWithPhrases:
 
     @pytest.mark.parametrize("bias", [-1000.0, 0.0, 3.0, 6.0, 12.0])
     def test_greedy_is_what_the_decode_loop_writes(self, lm, ids, bias):
-        model = UniverbLM(lm, Sources([LEASE]), phrase_bias=bias)
+        model = UniverbLM(lm, PhraseSources([LEASE]), phrase_bias=bias)
         context = ids(CONTEXT)
         with_phrases = generate(
             lm,
@@ -254,12 +255,11 @@ class TestWithPhrases:
             lm.vocabulary([LEASE]),
             mode="unfold",
             tolerance=1.0,
-            escape=0,
             exact=True,
             phrase_bias=bias,
             max_tokens=12,
             overshoot="allow",
-            weights="single",
+            dtype="float32",
             ignore_eos=True,
         )
         written = [token for piece in with_phrases.pieces for token in piece.ids]
@@ -277,10 +277,10 @@ class TestWithPhrases:
 
         barred = Phrase((token, end), " rent<|endoftext|>")
         phrases = [*lm.vocabulary([" the rent"]), barred]
-        without = UniverbLM(lm, Sources(phrases[:1]), phrase_bias=BIAS)
-        both = UniverbLM(lm, Sources(phrases), phrase_bias=BIAS)
+        without = UniverbLM(lm, PhraseSources(phrases[:1]), phrase_bias=BIAS)
+        both = UniverbLM(lm, PhraseSources(phrases), phrase_bias=BIAS)
         assert scored(both, *PAIRS) == near(scored(without, *PAIRS))
-        only = UniverbLM(lm, Sources([barred]), phrase_bias=BIAS)
+        only = UniverbLM(lm, PhraseSources([barred]), phrase_bias=BIAS)
         assert scored(only, *PAIRS) == near(scored(UniverbLM(lm), *PAIRS))
 
     def test_texts_are_what_generate_writes(self, lm, model):
@@ -297,7 +297,7 @@ class TestWithPhrases:
         assert text == own.text
 
     def test_the_bias_is_the_profiles_unless_one_is_given(self, lm):
-        sources = Sources([LEASE])
+        sources = PhraseSources([LEASE])
         own = UniverbLM(lm, sources)
         assert own.phrase_bias == lm.profile.phrase_bias == 6.0
         same = UniverbLM(lm, sources, phrase_bias=6.0)
@@ -310,8 +310,8 @@ class TestWithPhrases:
 class TestSources:
     def test_of_the_context_are_its_own_ngrams(self, llama):
         context = "The landlord shall give the tenant notice. The landlord shall"
-        own = UniverbLM(llama, Sources(own_context=True))
-        same = UniverbLM(llama, Sources([Document(context)]))
+        own = UniverbLM(llama, PhraseSources(uses_context=True))
+        same = UniverbLM(llama, PhraseSources([Document(context)]))
         pair = (context, " give the tenant notice")
         assert scored(own, pair) == near(scored(same, pair))
         assert scored(own, pair)[0][0] != pytest.approx(scored(UniverbLM(llama), pair)[0][0])
@@ -322,10 +322,10 @@ class TestSources:
     def test_of_a_corpus_are_retrieved_by_the_context(self, llama, tmp_path):
         documents = [LEASE, Document("Cats sleep. Cats sleep all day, and cats sleep.", "cats")]
         corpus = build_corpus(tmp_path / "c.uv", documents, llama, CorpusSettings(min_count=2))
-        model = UniverbLM(llama, Sources(corpus=corpus, k=1))
+        model = UniverbLM(llama, PhraseSources(corpus=corpus, k=1))
         found = corpus.select(CONTEXT, llama.tokenizer, 1).phrases
         assert found
-        same = UniverbLM(llama, Sources(found))
+        same = UniverbLM(llama, PhraseSources(found))
         assert scored(model, PAIRS[0]) == near(scored(same, PAIRS[0]))
         bare = scored(UniverbLM(llama), ("", "The premises."))
         assert scored(model, ("", "The premises.")) == bare
@@ -334,20 +334,20 @@ class TestSources:
         corpus = build_corpus(tmp_path / "c.uv", [LEASE], llama, CorpusSettings(min_count=2))
         profile = CorpusProfile(encoder=llama.fingerprint(), phrase_bias=1.5, tolerance=0.4)
         (corpus.folder / PROFILE).write_text(profile.model_dump_json())
-        assert UniverbLM(llama, Sources(corpus=corpus)).phrase_bias == 1.5
-        assert UniverbLM(llama, Sources(corpus=corpus), phrase_bias=2.0).phrase_bias == 2.0
+        assert UniverbLM(llama, PhraseSources(corpus=corpus)).phrase_bias == 1.5
+        assert UniverbLM(llama, PhraseSources(corpus=corpus), phrase_bias=2.0).phrase_bias == 2.0
 
     def test_a_later_window_has_the_phrases_of_the_text_before_it(self, llama):
         ids = llama.tokenizer.encode(TEXT).ids
-        own = UniverbLM(llama, Sources(own_context=True), max_length=40)
-        bare = UniverbLM(llama, max_length=40)
+        own, bare = UniverbLM(llama, PhraseSources(uses_context=True)), UniverbLM(llama)
+        own.max_length = bare.max_length = 40
         asked = requests("loglikelihood_rolling", (TEXT,))
         first = requests("loglikelihood_rolling", (llama.tokenizer.decode(ids[:40]),))
         assert own.loglikelihood_rolling(first) == bare.loglikelihood_rolling(first)
         expected, before = 0.0, []
         for at in range(0, len(ids), 40):
             part = ids[at : at + 40]
-            sources = Sources([Document(llama.tokenizer.decode(before))] if before else [])
+            sources = PhraseSources([Document(llama.tokenizer.decode(before))] if before else [])
             model = UniverbLM(llama, sources)
             context = ids[max(at + len(part) - 41, 0) : at] or [model.prefix_token_id]
             expected += scored_ids(model, context, part)[0][0]
@@ -364,47 +364,42 @@ class TestSources:
         (tmp_path / "a.txt").write_text(TEXT)
         (tmp_path / "list.txt").write_text("the rent\n")
         found = read_sources([str(tmp_path / "a.txt")], phrases=str(tmp_path / "list.txt"))
-        assert len(found.items) == 2 and not found.own_context
-        assert read_sources(phrases="context").own_context
+        assert len(found.items) == 2 and not found.uses_context
+        assert read_sources(phrases="context").uses_context
 
 
 class TestOptions:
     def test_of_a_task(self):
-        assert decoding_options({"until": "\n"}) == {
+        assert generation_options({"until": "\n"}) == {
             "stop": ["\n"],
             "max_tokens": 256,
             "temperature": 0.0,
         }
         given = {"until": ["a", ""], "do_sample": True, "top_p": 0.9, "max_new_tokens": 7}
-        assert decoding_options(given | {"num_beams": 1}) == {
+        assert generation_options(given | {"num_beams": 1}) == {
             "stop": ["a"],
             "max_tokens": 7,
             "temperature": 1.0,
             "top_p": 0.9,
         }
-        assert decoding_options({"do_sample": False, "temperature": 0.7})["temperature"] == 0.0
-        assert decoding_options({"temperature": 0.7})["temperature"] == 0.7
+        assert generation_options({"do_sample": False, "temperature": 0.7})["temperature"] == 0.0
+        assert generation_options({"temperature": 0.7})["temperature"] == 0.7
 
     def test_that_nobody_can_do_are_refused(self, llama):
         with pytest.raises(OptionError, match="num_beams.*Allowed"):
-            decoding_options({"num_beams": 4})
+            generation_options({"num_beams": 4})
         with pytest.raises(OptionError, match="512"):
             asked = requests("generate_until", (CONTEXT, {"max_gen_toks": 512}))
             UniverbLM(llama).generate_until(asked)
-        with pytest.raises(OptionError, match="max_length"):
-            UniverbLM(llama, max_length=513)
+        short = UniverbLM(llama)
+        short.max_length = 4
         with pytest.raises(PromptError, match="continuation"):
-            scored(UniverbLM(llama, max_length=4), (CONTEXT, " the rent on the first day"))
+            scored(short, (CONTEXT, " the rent on the first day"))
 
     def test_a_tokenizer_without_an_end_is_refused(self, llama):
         llama.hf_tokenizer.eos_token = None
         with pytest.raises(ModelError, match="bos_token"):
             scored(UniverbLM(llama), PAIRS[0])
-
-    def test_of_the_model_are_checked(self):
-        assert get_model("univerb") is UniverbLM
-        with pytest.raises(OptionError, match="no argument 'doc'. Did you mean 'docs'"):
-            UniverbLM.create_from_arg_string("doc=lease.txt", {"batch_size": 1})
 
     def test_without_the_harness_say_what_to_install(self, monkeypatch):
         monkeypatch.delitem(sys.modules, "univerb.lab.harness.model")
@@ -492,33 +487,18 @@ class TestTasks:
         manager = find_tasks(["lease_*"], tasks)
         bare = run_tasks(UniverbLM(llama), ["lease_*"], manager)
         told = []
-        model = UniverbLM(llama, Sources([LEASE]), progress=lambda *a: told.append(a))
+        model = UniverbLM(llama, PhraseSources([LEASE]), on_progress=lambda *a: told.append(a))
         found = run_tasks(model, ["lease_*"], manager)
         rolling = ("lease_rolling", "bits_per_byte,none")
         assert figures(found)[rolling] != pytest.approx(figures(bare)[rolling], rel=1e-3)
         assert found["config"]["phrases"] == ["1 documents and phrases"]
         assert found["config"]["phrase_bias"] == 6.0
+        nats = model.loglikelihood_rolling(
+            requests("loglikelihood_rolling", *((row["question"],) for row in ROWS))
+        )
+        size = sum(len(row["question"].encode()) for row in ROWS)
+        assert figures(found)[rolling] == pytest.approx(-sum(nats) / math.log(2) / size)
         assert {("loglikelihood", 6, 6), ("rolling", 3, 3), ("generation", 3, 3)} <= set(told)
-
-    def test_run_by_name_and_arguments(self, tmp_path, tasks):
-        encoder = saved_encoder(tmp_path)
-        (tmp_path / "lease.txt").write_text(TEXT)
-        manager = find_tasks(["lease_rolling"], tasks)
-        found = simple_evaluate(
-            "univerb",
-            model_args=f"model={encoder},docs={tmp_path / 'lease.txt'},phrase_bias=2",
-            tasks=["lease_rolling"],
-            task_manager=manager,
-            limit=1,
-            batch_size=4,
-        )
-        model = UniverbLM(
-            DynamicLM.from_pretrained(str(encoder)), Sources([LEASE]), phrase_bias=2.0
-        )
-        text = ROWS[0]["question"]
-        [nats] = model.loglikelihood_rolling(requests("loglikelihood_rolling", (text,)))
-        bits = -nats / math.log(2) / len(text.encode())
-        assert figures(found)[("lease_rolling", "bits_per_byte,none")] == pytest.approx(bits)
 
     def test_that_are_not_there_are_named(self, llama, tasks, tmp_path):
         with pytest.raises(OptionError, match="Did you mean .*'lease_text'"):

@@ -87,12 +87,12 @@ def harness(
         make_folder("--out", out.parent)
         if out.is_dir():
             raise OptionError(f"--out {str(out)!r} is a folder. Name a file, such as results.json.")
-    from univerb.lab.harness.run import find_tasks, results_table, run_tasks
+    from univerb.lab.harness.tasks import find_tasks, results_table, run_tasks
 
     # Before the model is loaded: a wrong name should not cost the wait.
     manager = find_tasks(tasks, tasks_folder)
     from univerb.lab.harness.model import UniverbLM
-    from univerb.lab.harness.phrases import read_sources
+    from univerb.lab.harness.request_phrases import read_sources
 
     sources = read_sources(docs or (), corpus, phrases, k)
     lm = load_model(
@@ -100,7 +100,7 @@ def harness(
     )
     note_untrained(lm)
     with told_progress() as tell:
-        own = UniverbLM(lm, sources, phrase_bias=phrase_bias, progress=tell)
+        own = UniverbLM(lm, sources, phrase_bias=phrase_bias, on_progress=tell)
         results = run_tasks(own, tasks, manager, limit=limit, num_fewshot=num_fewshot, chat=chat)
     if out:
         write_pages(out.parent, {out.name: json.dumps(results, indent=2) + "\n"})

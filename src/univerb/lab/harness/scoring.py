@@ -1,7 +1,7 @@
-"""Log-probabilities of continuations over V + P, exact: over all ways to write them.
+"""Exact log-probabilities of continuations over V + P: summed over all segmentations.
 
 Phrases are read as their tokens (`unfold` with tolerance 1), so the states are the bare LM's. The
-continuations of one context share its pass; what follows is one more pass for all of them.
+continuations of one context share its pass, and then need one more pass for all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,24 +11,24 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.lab.harness.phrases import Phrases
+from univerb.lab.harness.request_phrases import ScoringPhrases
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import Fit, ScoredText, exact_likelihood, fits, scored_text
 
-_TOGETHER = 512
-"""Tokens of continuations that are read in one pass: each looks at all of them."""
-_SCORES = 1 << 25
-"""Logits that are held at once."""
+_MAX_PASS = 512
+"""Tokens of continuations in one pass, whose attention is over all of them."""
+_MAX_LOGITS = 1 << 25
+"""Logits in memory at once."""
 
 
 class Likelihood(NamedTuple):
-    """What the harness asks of a continuation."""
+    """The harness's two figures of a continuation."""
 
     logprob: float
-    """In nats, that the text goes on so; what comes after it is not asked."""
+    """In nats, whatever comes after it."""
     is_greedy: bool
-    """Whether greedy decoding, unit by unit, goes on so."""
+    """Whether greedy decoding writes it."""
 
 
 @torch.inference_mode()
@@ -36,24 +36,26 @@ def likelihoods(
     lm: DynamicLM,
     context: Sequence[int],
     continuations: Sequence[Sequence[int]],
-    phrases: Phrases | None,
+    phrases: ScoringPhrases | None,
     phrase_bias: float,
 ) -> list[Likelihood]:
-    """Score continuations of one context.
+    """Score continuations of one context, which has at least one token.
 
     Args:
         lm: The model.
-        context: Its tokens, at least one.
+        context: Its tokens.
         continuations: Their tokens.
-        phrases: What else may be written; None for the bare LM.
+        phrases: None for the bare LM.
         phrase_bias: Added to the logit of every phrase, besides the encoder's own bias.
 
     Returns:
         One result for each continuation, in order.
     """
     states = _states(lm, context, continuations)
-    each = zip(states, continuations, strict=True)
-    return [_likelihood(lm, own, ids, phrases, phrase_bias) for own, ids in each]
+    return [
+        _likelihood(lm, hidden, ids, phrases, phrase_bias)
+        for hidden, ids in zip(states, continuations, strict=True)
+    ]
 
 
 def _states(
@@ -69,16 +71,16 @@ def _states(
     for part in _parts(continuations):
         # No state is needed after a last token.
         rows = [_rows(lm, ids[:-1]) for ids in part]
-        read = text.read([Branch(len(context), own) for own in rows])
-        for own in torch.split(read, [len(own) for own in rows]):
-            yield torch.cat([text.hidden[-1:], own])
+        read = text.read([Branch(len(context), embedded) for embedded in rows])
+        for hidden in torch.split(read, [len(embedded) for embedded in rows]):
+            yield torch.cat([text.hidden[-1:], hidden])
 
 
 def _parts(continuations: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield continuations in order, as many as go together."""
+    """Yield continuations in order, as many as fit into one pass."""
     part: list[Sequence[int]] = []
     for ids in continuations:
-        if part and sum(map(len, part)) + len(ids) > _TOGETHER:
+        if part and sum(map(len, part)) + len(ids) > _MAX_PASS:
             yield part
             part = []
         part.append(ids)
@@ -86,37 +88,37 @@ def _parts(continuations: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int
 
 
 def _rows(lm: DynamicLM, ids: Sequence[int]) -> Tensor:
-    given = torch.tensor(list(ids), dtype=torch.long, device=lm.model.device)
-    rows: Tensor = lm.embeddings.input(given)
+    tokens = torch.tensor(list(ids), dtype=torch.long, device=lm.model.device)
+    rows: Tensor = lm.embeddings.input(tokens)
     return rows
 
 
 def _likelihood(
-    lm: DynamicLM, states: Tensor, ids: Sequence[int], phrases: Phrases | None, bias: float
+    lm: DynamicLM, states: Tensor, ids: Sequence[int], phrases: ScoringPhrases | None, bias: float
 ) -> Likelihood:
-    found = fits(ids, phrases.keys if phrases else [])
-    step = max(_SCORES // (lm.static_size + (len(phrases.keys) if phrases else 0)), 1)
+    matches = fits(ids, phrases.keys if phrases else [])
+    step = max(_MAX_LOGITS // (lm.static_size + (len(phrases.keys) if phrases else 0)), 1)
     texts: list[ScoredText] = []
-    chosen: list[int] = []
+    best: list[int] = []
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
         logits = lm.embeddings.output(states[part]).float()
         scores = phrases.scores(states[part]) if phrases else logits[:, :0]
-        own = torch.tensor(ids[part], device=logits.device)
+        gold = torch.tensor(ids[part], device=logits.device)
         texts.append(
             scored_text(
-                found[part],
-                logits.gather(1, own[:, None])[:, 0].cpu().numpy(),
+                matches[part],
+                logits.gather(1, gold[:, None])[:, 0].cpu().numpy(),
                 logits.double().logsumexp(-1).cpu().numpy(),
                 scores.cpu().numpy(),
             )
         )
         # The first of equals, as in decoding: a token before a phrase.
-        chosen += torch.cat([logits, scores + bias], dim=-1).argmax(-1).tolist()
+        best += torch.cat([logits, scores + bias], dim=-1).argmax(-1).tolist()
     if not texts:
         return Likelihood(0.0, True)
     logprob = float(exact_likelihood(_joined(texts), [bias])[0])
-    return Likelihood(logprob, _is_greedy(ids, found, chosen, lm.static_size))
+    return Likelihood(logprob, _is_greedy(ids, matches, best, lm.static_size))
 
 
 def _joined(texts: Sequence[ScoredText]) -> ScoredText:
@@ -129,14 +131,14 @@ def _joined(texts: Sequence[ScoredText]) -> ScoredText:
 
 
 def _is_greedy(
-    ids: Sequence[int], found: Sequence[Sequence[Fit]], chosen: Sequence[int], size: int
+    ids: Sequence[int], matches: Sequence[Sequence[Fit]], best: Sequence[int], static_size: int
 ) -> bool:
     """Follow the best units from the beginning, as long as they agree with the text."""
-    place = 0
-    while place < len(ids):
-        unit = chosen[place]
-        sizes = {size + fit.phrase: fit.size for fit in found[place]} | {ids[place]: 1}
-        if unit not in sizes:
+    position = 0
+    while position < len(ids):
+        sizes = {static_size + match.phrase: match.size for match in matches[position]}
+        sizes[ids[position]] = 1
+        if best[position] not in sizes:
             return False
-        place += sizes[unit]
+        position += sizes[best[position]]
     return True

@@ -15,18 +15,10 @@ if TYPE_CHECKING:
 
 
 def find_tasks(names: Sequence[str], folder: Path | None = None) -> "TaskManager":
-    """Look tasks up before anything is loaded.
+    """Look up tasks or groups of the harness before a model is loaded; `*` stands for anything.
 
-    Args:
-        names: Tasks or groups of the harness; `*` stands for anything.
-        folder: Where more tasks lie, as YAML files. Python that they name is run.
-
-    Returns:
-        The harness's task manager, which knows them all.
-
-    Raises:
-        MissingExtra: If the harness is not installed.
-        OptionError: If there is no such task or folder.
+    A folder may have more tasks as YAML files; Python that they name is run. Raises OptionError if
+    there is no such task or folder.
     """
     try:
         from lm_eval.tasks import TaskManager
@@ -60,21 +52,9 @@ def run_tasks(
     num_fewshot: int | None = None,
     chat: bool = False,
 ) -> dict[str, Any]:
-    """Run tasks.
+    """Run what `find_tasks` found, at most `limit` documents of each task.
 
-    Args:
-        model: The model with its phrases.
-        names: What `find_tasks` found.
-        manager: What it returned.
-        limit: At most so many documents of each task.
-        num_fewshot: Examples in the prompt; by default as the task says.
-        chat: Apply the model's chat template.
-
-    Returns:
-        What the harness reports, as JSON can hold it.
-
-    Raises:
-        DocumentError: If a task's data cannot be read.
+    Returns the harness's report for JSON. Raises DocumentError if a task's data cannot be read.
     """
     from lm_eval import simple_evaluate
     from lm_eval.utils import handle_non_serializable
@@ -95,12 +75,12 @@ def run_tasks(
             f"the data of {', '.join(names)} cannot be read: {reason} Without the Hub, give tasks "
             "over local files with --tasks-folder."
         ) from error
-    found: dict[str, Any] = json.loads(json.dumps(results, default=handle_non_serializable))
-    return found
+    report: dict[str, Any] = json.loads(json.dumps(results, default=handle_non_serializable))
+    return report
 
 
 def results_table(results: dict[str, Any]) -> str:
-    """Return results as the harness prints them: a Markdown table, and one of its groups."""
+    """Return results as the harness prints them: a Markdown table, and another one for groups."""
     from lm_eval.utils import make_table
 
     tables = [make_table(results)]

@@ -1,0 +1,105 @@
+"""The phrases of a request of lm-evaluation-harness."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from univerb.corpus import open_corpus
+from univerb.corpus.corpus import Corpus
+from univerb.documents.read import read_documents
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.likelihood import Key
+from univerb.phrase import Document
+from univerb.phrases.collection import PhraseItem
+from univerb.phrases.lists import read_phrase_list
+from univerb.vocabulary import DynamicVocabulary
+
+CONTEXT = "context"
+"""Instead of a list of phrases: the n-grams of a request's context."""
+
+
+class PhraseSources(NamedTuple):
+    """Where phrases come from, all together; none leaves the LM as it is."""
+
+    items: Sequence[PhraseItem] = ()
+    """For every request: phrases, and documents for their n-grams."""
+    corpus: Corpus | None = None
+    """Gives the phrases of the chunks that a request's context retrieves."""
+    k: int = 32
+    """Number of chunks."""
+    uses_context: bool = False
+    """The n-grams of a request's whole context, even where the LM sees only its end."""
+
+    @property
+    def names(self) -> list[str]:
+        """For a report."""
+        corpus = [f"corpus {self.corpus.folder.name}, {self.k} chunks"] if self.corpus else []
+        items = [f"{len(self.items)} documents and phrases"] if self.items else []
+        return items + corpus + [CONTEXT] * self.uses_context
+
+
+def read_sources(
+    docs: Sequence[str] = (),
+    corpus: str | Path | None = None,
+    phrases: str | None = None,
+    k: int = 32,
+) -> PhraseSources:
+    """Read files or folders, open a corpus, and read a list of phrases (or "context")."""
+    items: list[PhraseItem] = list(read_documents(*docs)) if docs else []
+    if phrases and phrases != CONTEXT:
+        items += read_phrase_list(Path(phrases))
+    return PhraseSources(items, open_corpus(corpus) if corpus else None, k, phrases == CONTEXT)
+
+
+class ScoringPhrases(NamedTuple):
+    """Phrases as scoring needs them."""
+
+    vocabulary: DynamicVocabulary
+    keys: list[Key]
+    outputs: Tensor
+    """(P, d)"""
+    bias: Tensor
+    """(P,), the encoder's and the phrases' own; -inf for phrases that decoding masks."""
+
+    def scores(self, states: Tensor) -> Tensor:
+        """Return the logits of the phrases, (T, P), without the decoding's bias."""
+        return (states @ self.outputs.T + self.bias).float()
+
+
+class RequestPhrases:
+    """The phrases of one request after another; the last ones are cached."""
+
+    def __init__(self, lm: DynamicLM, sources: PhraseSources) -> None:
+        self._lm, self._sources = lm, sources
+        self._cached: tuple[str, ScoringPhrases | None] | None = None
+        if sources.corpus and sources.corpus.has_vectors:
+            lm.attach(sources.corpus)
+
+    def for_context(self, context: str) -> ScoringPhrases | None:
+        """Return the phrases for a context, or None if there are none."""
+        depends_on_context = self._sources.corpus or self._sources.uses_context
+        query = context if depends_on_context else ""
+        if self._cached is None or self._cached[0] != query:
+            self._cached = query, self._select(query)
+        return self._cached[1]
+
+    def _select(self, context: str) -> ScoringPhrases | None:
+        lm, sources = self._lm, self._sources
+        items = list(sources.items)
+        if context.strip():
+            if sources.corpus:
+                items += sources.corpus.select(context, lm.tokenizer, sources.k).phrases
+            items += [Document(context, CONTEXT)] * sources.uses_context
+        vocabulary = lm.vocabulary(items)
+        tensors = lm.tensors(vocabulary)
+        if tensors is None:
+            return None
+        keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+        # A text ends at its end token, so decoding masks phrases that go on after one.
+        ends = [not lm.eos_ids.isdisjoint(key) for key in keys]
+        is_masked = torch.tensor(ends, device=tensors.bias.device)
+        bias = tensors.bias.masked_fill(is_masked, float("-inf"))
+        return ScoringPhrases(vocabulary, keys, tensors.outputs, bias)
