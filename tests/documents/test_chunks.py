@@ -52,15 +52,20 @@ def test_chunks_have_every_visible_character_once_and_in_order(text: str, max_wo
 
 
 @given(VISIBLE, st.integers(1, 12))
+@example("。The\nThe The The", 4)
 def test_chunks_are_as_long_as_whole_sentences_allow(text: str, max_words: int):
     chunks = chunked(Document(text), max_words)
     spans = list(split_sentences(text))
     starts, ends = {start for start, _ in spans}, {end for _, end in spans}
+
+    def words(begin: int, end: int) -> int:
+        """Count sentence by sentence: two without a space between them share no word."""
+        return sum(len(text[max(a, begin) : min(b, end)].split()) for a, b in spans)
+
     for chunk, after in zip(chunks, chunks[1:], strict=False):
         if chunk.end in ends:
             following = next(end for start, end in spans if end > after.start)
-            words = len(chunk.text.split()) + len(text[after.start : following].split())
-            assert words > max_words
+            assert words(chunk.start, following) > max_words
         else:
             # Cut within a sentence: only because that one is too long.
             start, end = next(span for span in spans if span[0] < chunk.end < span[1])
@@ -80,6 +85,14 @@ def test_overlap_repeats_sentences_and_always_goes_on(text: str, max_words: int,
         assert len(repeated) < max(overlap, 1)
     covered = {i for chunk in chunks for i in range(chunk.start, chunk.end)}
     assert all(i in covered for i, character in enumerate(text) if not character.isspace())
+
+
+def test_sentences_without_spaces_between_them_count_one_by_one():
+    """So that texts in scripts without spaces have chunks of bounded size, too."""
+    chunks = chunked(Document("雨です。" * 10), max_words=4)
+    assert [chunk.text for chunk in chunks] == ["雨です。" * 4, "雨です。" * 4, "雨です。" * 2]
+    chunks = chunked(Document("。The\nThe The The"), max_words=4)
+    assert [chunk.text for chunk in chunks] == ["。The", "The The The"]
 
 
 def test_overlap_of_one_sentence():

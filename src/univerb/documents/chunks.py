@@ -1,4 +1,4 @@
-"""Documents cut into chunks of whole sentences (METHOD D.1)."""
+"""Documents cut into chunks of whole sentences (docs/method.md, Protocols: WikiText-103)."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """Where the chunk ends in its document."""
+        """End of the chunk in its document."""
         return self.start + len(self.text)
 
 
@@ -43,9 +43,10 @@ def chunked(
 
     Args:
         document: The document.
-        max_words: The most words, split at space, that a chunk may have. A sentence of more is cut.
-        overlap: How many sentences of a chunk the next one repeats, as far as they fit.
-        splitter: What finds the sentences; our fast rule unless told.
+        max_words: Maximum number of words (split at space) per chunk, summed over its sentences,
+            so that text in scripts without spaces is cut, too. A longer sentence is cut.
+        overlap: Number of sentences of a chunk that the next one repeats, as far as they fit.
+        splitter: Finds the sentences; `split_sentences` by default.
 
     Returns:
         The chunks in order. Without overlap they have every visible character exactly once.
@@ -56,7 +57,7 @@ def chunked(
     if max_words < 1:
         raise OptionError(f"max_words is {max_words}; a chunk needs at least 1 word.")
     if overlap < 0:
-        raise OptionError(f"overlap is {overlap}; give 0 or how many sentences to repeat.")
+        raise OptionError(f"overlap is {overlap}; give 0 or the number of sentences to repeat.")
     pieces = list(_pieces(document.text, splitter or split_sentences, max_words))
     chunks: list[Chunk] = []
     for first, last in _packed([piece.words for piece in pieces], max_words, overlap):
@@ -66,7 +67,7 @@ def chunked(
 
 
 def _packed(words: list[int], max_words: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last sentence of every chunk, given the sentences' numbers of words."""
+    """Yield the first and last sentence of each chunk from the sentences' word counts."""
     first, total = 0, 0
     for i, count in enumerate(words):
         if total + count > max_words:
@@ -82,10 +83,10 @@ def _packed(words: list[int], max_words: int, overlap: int) -> Iterator[tuple[in
 
 
 def _pieces(text: str, splitter: Splitter, max_words: int) -> Iterator[_Piece]:
-    """Yield sentences of at most `max_words`, which have all of the text but space.
+    """Yield sentences of at most `max_words`, which cover all of the text but space.
 
-    A sentence goes on to where the next begins, so that nothing is lost or read twice, whatever
-    the splitter leaves out.
+    A sentence extends to the beginning of the next, so that nothing is lost or read twice,
+    whatever the splitter leaves out.
     """
     starts = {start for start, _ in splitter(text) if 0 < start < len(text)}
     cuts = [0, *sorted(starts), len(text)]
