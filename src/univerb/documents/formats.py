@@ -1,4 +1,4 @@
-"""The bytes of a file to its texts, one reader per format."""
+"""Text of a file's bytes, one reader per format."""
 
 import io
 import json
@@ -12,8 +12,8 @@ from univerb.errors import DocumentError, MissingExtra
 MAX_BYTES = 512 * 2**20
 _LABELS = ("name", "id", "title", "celex")
 
-Reader = Callable[[bytes, str], Iterator[tuple[str, str]]]
-"""Yields the texts of a file's bytes, each with its label; the file is named in errors only."""
+FormatReader = Callable[[bytes, str], Iterator[tuple[str, str]]]
+"""Yields (label, text) pairs from a file's bytes; the second argument names the file in errors."""
 
 
 def read_text(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
@@ -81,8 +81,8 @@ def _read_docx(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             check_size(sum(entry.file_size for entry in archive.infolist()), origin)
         body = docx.Document(io.BytesIO(data)).element.body
-        # Runs, because a paragraph's own text lacks tracked insertions and form fields; a text
-        # box is stored twice, the second time as a fallback.
+        # Runs, because a paragraph's text lacks tracked insertions and form fields; a text box is
+        # stored twice, the second time as a fallback.
         shown = "not(ancestor::w:moveFrom or ancestor::*[local-name()='Fallback'])"
         for run in body.xpath(f".//w:r[{shown}]"):
             paragraph = next(run.iterancestors(qn("w:p")))
@@ -90,7 +90,7 @@ def _read_docx(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
     yield "", repaired("\n\n".join(filter(None, map(str.strip, paragraphs.values()))))
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, FormatReader] = {
     ".txt": read_text,
     ".md": _read_markdown,
     ".markdown": _read_markdown,
@@ -118,8 +118,8 @@ def _decoded(data: bytes, origin: str) -> str:
 
 
 def repaired(text: str) -> str:
-    """Return a text without what no tokenizer takes, its lines ended by LF."""
-    # Escapes and broken fonts can spell what no tokenizer takes: NUL and halves of characters.
+    """Return a text that every tokenizer accepts, its lines ended by LF."""
+    # Escapes and broken fonts can yield NUL and halves of characters.
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return _unix_lines(whole.replace("\0", ""))
 
@@ -129,12 +129,12 @@ def _unix_lines(text: str) -> str:
 
 
 def known_suffixes() -> str:
-    """Name the suffixes that a reader knows, for error messages."""
+    """List the readable suffixes, for error messages."""
     return f"{', '.join(sorted(READERS))}, each also with .gz"
 
 
 def check_size(size: int, origin: str) -> None:
-    """Refuse what is too large to be a document."""
+    """Refuse a file that is too large to be a document."""
     if size > MAX_BYTES:
         raise DocumentError(
             f"{origin} holds more than {MAX_BYTES // 2**20} MiB. Split it or leave it out."
@@ -147,7 +147,7 @@ def _explained(origin: str, kind: str) -> Iterator[None]:
         yield
     except DocumentError:
         raise
-    # The libraries let whatever they stumble on through, from KeyError to RecursionError.
+    # The libraries raise anything, from KeyError to RecursionError.
     except Exception as error:
         raise DocumentError(
             f"{origin} is not a readable {kind}. Convert it to text or leave it out."

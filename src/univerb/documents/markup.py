@@ -1,4 +1,4 @@
-"""Markdown and HTML to the plain text they show, one blank line between blocks."""
+"""Plain text of Markdown and HTML, with a blank line between blocks."""
 
 import re
 from collections.abc import Iterable
@@ -19,14 +19,10 @@ _LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 
 
 def markdown_text(source: str) -> str:
-    """Turn Markdown into plain text.
+    """Convert Markdown (CommonMark, tables, strikethrough) to plain text.
 
-    Args:
-        source: CommonMark, with tables and strikethrough.
-
-    Returns:
-        Headings, paragraphs, list items and table cells, each a block of its own. Code blocks and
-        images are left out; embedded HTML is converted too.
+    Headings, paragraphs, list items and table cells become blocks. Code blocks and images are
+    left out; embedded HTML is converted, too.
     """
     blocks: list[str] = []
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(source):
@@ -38,14 +34,10 @@ def markdown_text(source: str) -> str:
 
 
 def html_text(source: str) -> str:
-    """Turn HTML into plain text.
+    """Convert HTML, a page or a fragment, to plain text; it need not be well-formed.
 
-    Args:
-        source: A page or a fragment; it need not be well-formed.
-
-    Returns:
-        The title and the body, each block element a block of its own. Scripts, styles and
-        templates are left out; space is collapsed, except for the line breaks of `<pre>`.
+    The title and each block element become blocks. Scripts, styles and templates are left out;
+    space is collapsed, except for the line breaks of `<pre>`.
     """
     parser = _TextParser()
     parser.feed(source)
@@ -65,8 +57,8 @@ class _TextParser(HTMLParser):
         self._in_head = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begin a block or a line where the element does."""
-        # The head's end tag may be missing: whatever belongs elsewhere ends it too.
+        """Begin a block or a line."""
+        # The head's end tag may be missing: an element that belongs elsewhere ends it, too.
         self._in_head = tag == "head" or (self._in_head and tag in _IN_HEAD)
         if tag in _DROPPED or tag in {"pre", "title"}:
             self._open[tag] = self._open.get(tag, 0) + 1
@@ -76,7 +68,7 @@ class _TextParser(HTMLParser):
             self._parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """End a block where the element does."""
+        """End a block."""
         if self._open.get(tag):
             self._open[tag] -= 1
         if _BLOCK.fullmatch(tag):
@@ -84,7 +76,7 @@ class _TextParser(HTMLParser):
         self._in_head = self._in_head and tag != "head"
 
     def handle_data(self, data: str) -> None:
-        """Keep a text that a browser would show."""
+        """Collect text that a browser would show."""
         if any(map(self._open.get, _DROPPED)) or (self._in_head and not self._open.get("title")):
             return
         self._parts.append(data if self._open.get("pre") else data.replace("\n", " "))

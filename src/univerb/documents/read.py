@@ -34,12 +34,12 @@ class _File:
     path: str
     parts: tuple[str, ...]
     """The absolute path, without its root."""
-    own: int = 1
-    """How many of the last parts are its name."""
+    name_length: int = 1
+    """Number of the last parts that make its name."""
 
     @property
     def origin(self) -> str:
-        """How errors call the file."""
+        """The file's name in errors."""
         return "standard input" if self.path == _STDIN else repr(self.path)
 
 
@@ -47,18 +47,18 @@ def read_documents(*paths: str | os.PathLike[str]) -> list[Document]:
     """Read files and folders as documents.
 
     Args:
-        *paths: Text, Markdown, HTML, JSON Lines, PDF and DOCX files, also gzipped; folders, of
-            which all such files are read but hidden ones; `-` for text from standard input.
+        *paths: Text, Markdown, HTML, JSON Lines, PDF and DOCX files, also gzipped; folders, whose
+            files of these formats are read unless hidden; `-` for text from standard input.
 
     Returns:
-        The documents in the order given, those of a folder sorted by path. Each is named after its
-        file, within a folder by the path below it, and one of JSON Lines as `file.jsonl#name`.
-        Names are distinct: parent folders or a number are added where they would not be.
+        The documents in the order of the paths, those of a folder sorted by path. Each is named
+        after its file, in a folder by the path below it, in JSON Lines as `file.jsonl#name`.
+        Names are distinct: parent folders or a number are added where needed.
 
     Raises:
-        DocumentError: If no path is given, or one is missing, unreadable, empty, binary, broken or
+        DocumentError: If there is no path, or one is missing, unreadable, empty, binary, broken or
             larger than 512 MiB.
-        MissingExtra: If there is a PDF or DOCX file, but not the package that reads it.
+        MissingExtra: If the package that reads PDF or DOCX files is needed and missing.
     """
     if not paths:
         raise DocumentError("no path was given. Name a file or a folder, or '-' for stdin.")
@@ -87,19 +87,19 @@ def _files(path: str) -> list[_File]:
 
 
 def _folder_files(folder: Path) -> list[_File]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for root, folders, names in os.walk(folder, onerror=lambda e: _refuse(repr(e.filename), e)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         visible = [Path(root, name) for name in names if not name.startswith(".")]
-        found += [p for p in visible if _suffix(p.name) in READERS and os.path.isfile(p)]
-    if not found:
+        paths += [p for p in visible if _suffix(p.name) in READERS and os.path.isfile(p)]
+    if not paths:
         raise DocumentError(
             f"folder {str(folder)!r} has no files that can be read. Known are {known_suffixes()}; "
             "name files with other suffixes one by one to read them as text."
         )
     return [
         _File(str(path), _parts(path), len(path.relative_to(folder).parts))
-        for path in sorted(found)
+        for path in sorted(paths)
     ]
 
 
@@ -133,31 +133,31 @@ def _contents(file: _File) -> bytes:
 
 
 def _file_names(files: Sequence[_File]) -> list[str]:
-    lengths = [file.own for file in files]
+    lengths = [file.name_length for file in files]
     while True:
         names = ["/".join(f.parts[-length:]) for f, length in zip(files, lengths, strict=True)]
-        # A file that was given twice has no folder that would tell it from itself.
-        places = Counter(
-            name for name, _ in {(n, f.parts) for n, f in zip(names, files, strict=True)}
-        )
-        unclear = [
-            i for i, f in enumerate(files) if places[names[i]] > 1 and lengths[i] < len(f.parts)
+        # A file that is named twice cannot be told from itself by a folder.
+        distinct = {(name, file.parts) for name, file in zip(names, files, strict=True)}
+        counts = Counter(name for name, _ in distinct)
+        ambiguous = [
+            i for i, f in enumerate(files) if counts[names[i]] > 1 and lengths[i] < len(f.parts)
         ]
-        if not unclear:
+        if not ambiguous:
             return [repaired(name) for name in names]
-        for i in unclear:
+        for i in ambiguous:
             lengths[i] += 1
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
-    taken: set[str] = set()
-    times: Counter[str] = Counter()
+    """Add a number to names that come again."""
+    used: set[str] = set()
+    repeats: Counter[str] = Counter()
     for name in names:
         distinct = name
-        while distinct in taken:
-            times[name] += 1
-            distinct = f"{name}#{times[name] + 1}"
-        taken.add(distinct)
+        while distinct in used:
+            repeats[name] += 1
+            distinct = f"{name}#{repeats[name] + 1}"
+        used.add(distinct)
         yield distinct
 
 

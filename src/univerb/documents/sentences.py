@@ -1,4 +1,4 @@
-"""Where the sentences of a text are, by a fast rule of our own or by a library."""
+"""Sentence splitting, by fast rules or by a library."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from univerb.errors import MissingExtra, OptionError, did_you_mean
 
 Splitter = Callable[[str], Iterable[tuple[int, int]]]
-"""Finds the sentences of a text: their character spans, in order."""
+"""Returns the character spans of a text's sentences, in order."""
 
-# Every repeat is possessive and nothing may fail behind it, so that the search is linear. It begins
-# with one set of characters, because the regex engine looks for that several times as fast.
+# Every repeat is possessive and nothing after it can fail, so that the search is linear. It begins
+# with a character set, which the regex engine finds several times as fast.
 _END = re.compile(r"[.!?。！？\n\r](?:(?<=[\n\r])|[.!?。！？\"'”’»)\]]*+)\s*+")
 _CLAUSE_END = re.compile(r"[,.]++\s*+")
 _OPENERS = frozenset("\"'“‘«([")
@@ -19,39 +19,25 @@ _ABBREVIATION = re.compile(
 )
 _NUMBERED = re.compile(r"(?i)arts?|nos?|nr|sect?|figs?|vol|paras?|ch|cl|reg|pp?")
 _TAIL = 12  # Longer than any of them.
-_WRAPPED = 40  # A longer line that does not end a sentence goes on in the next one.
+_WRAPPED = 40  # A longer line that does not end a sentence continues on the next one.
 
 
 def split_sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Find sentences by their final punctuation and by line ends, in linear time.
+    """Find sentences by final punctuation and line ends, in linear time.
 
-    Args:
-        text: Any text. Lines that an editor wrapped count as one.
-
-    Returns:
-        Spans without surrounding space.
+    Lines that an editor wrapped count as one. Spans have no surrounding space.
     """
     return _between(text, _sentence_ends(text))
 
 
 def split_clauses(text: str) -> Iterator[tuple[int, int]]:
-    """Find the stretches that end with a comma or a full stop, as the LawMT protocol does."""
+    """Find spans that end with a comma or a full stop (docs/method.md, Protocols: LawMT)."""
     ends = (m.end() for m in _CLAUSE_END.finditer(text) if m.group()[-1].isspace())
     return _between(text, ends)
 
 
 def splitter_named(name: str) -> Splitter:
-    """Return a way to find sentences: "rules", "clauses", "pysbd" or "spacy".
-
-    Args:
-        name: Which one.
-
-    Returns:
-        The splitter; those of a library are loaded here.
-
-    Raises:
-        OptionError: If there is none of that name.
-    """
+    """Return a splitter by name: "rules", "clauses", "pysbd" or "spacy"."""
     makers: dict[str, Callable[[], Splitter]] = {
         "rules": lambda: split_sentences,
         "clauses": lambda: split_clauses,
@@ -66,7 +52,7 @@ def splitter_named(name: str) -> Splitter:
 def _between(text: str, cuts: Iterable[int]) -> Iterator[tuple[int, int]]:
     start = len(text) - len(text.lstrip())
     for cut in (*cuts, len(text)):
-        # A cut stands behind space: only the very first sentence can begin with it.
+        # A cut is behind space: only the very first sentence can begin with it.
         end = start + len(text[start:cut].rstrip())
         if start < end:
             yield start, end
@@ -76,18 +62,18 @@ def _between(text: str, cuts: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _sentence_ends(text: str) -> Iterator[int]:
     start = line = 0
     for match in _END.finditer(text):
-        found = match.group()
+        mark = match.group()
         stop, after = match.span()
         if after == len(text):
             return
-        breaks = found.count("\n") or found.count("\r")
+        breaks = mark.count("\n") or mark.count("\r")
         if breaks > 1:
             is_end = True
-        elif found[0] in "\n\r":
+        elif mark[0] in "\n\r":
             is_end = not _is_wrapped(text, line, stop, after)
         else:
-            is_end = _is_final(found, text[after], bool(breaks)) and not (
-                found.rstrip() == "."
+            is_end = _is_final(mark, text[after], bool(breaks)) and not (
+                mark.rstrip() == "."
                 and _is_abbreviated(text[max(start, stop - _TAIL) : stop], text[after])
             )
         if is_end:
@@ -97,11 +83,11 @@ def _sentence_ends(text: str) -> Iterator[int]:
             line = after
 
 
-def _is_final(found: str, following: str, is_line_end: bool) -> bool:
+def _is_final(mark: str, following: str, is_line_end: bool) -> bool:
     """Tell whether a mark and its space end a sentence, by what follows."""
-    if found[0] in "。！？" or is_line_end:
+    if mark[0] in "。！？" or is_line_end:
         return True
-    if not found[-1].isspace():
+    if not mark[-1].isspace():
         return False
     return following in _OPENERS or (following.isalnum() and not following.islower())
 
@@ -127,7 +113,7 @@ def _is_wrapped(text: str, line: int, stop: int, after: int) -> bool:
 
 
 def _blocks(text: str, size: int) -> Iterator[tuple[int, int]]:
-    """Cut a text into stretches of at most `size`, between paragraphs where possible."""
+    """Cut a text into blocks of at most `size` characters, between paragraphs if possible."""
     start = 0
     while start < len(text):
         end = start + size
@@ -145,7 +131,7 @@ def _pysbd() -> Splitter:
         raise MissingExtra("pysbd", "parse") from None
 
     def split(text: str) -> Iterator[tuple[int, int]]:
-        # One per text: it keeps the text it works on. Short blocks: its time grows with the square.
+        # One per text, since it has state. Short blocks, since its time is quadratic.
         segmenter = pysbd.Segmenter(language="en", clean=False, char_span=True)
         for start, end in _blocks(text, 2_000):
             for span in segmenter.segment(text[start:end]):
