@@ -49,7 +49,7 @@ def search(needle: list[str], words: list[re.Match[str]], name: str) -> Span | N
 def slow_units(
     text: str, support: list[Document], sizes: tuple[int, int], slide: bool
 ) -> list[CogUnit]:
-    """Grow a window word by word and search it everywhere, as METHOD A.4.3 tells it."""
+    """Grow a window word by word and search it everywhere, as CoG does."""
     low, high = sizes
     words = split(text)
     units: list[tuple[int, int, Span | None]] = []

@@ -18,7 +18,7 @@ from univerb.errors import MissingExtra, OptionError
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
 from univerb.phrases import fmm as fmm_module
-from univerb.phrases.fmm import FMMTable, Words, fmm, words_of
+from univerb.phrases.fmm import FMMTable, WordSpans, fmm, words_of
 from univerb.phrases.ngrams import UnspacedTextWarning
 from univerb.phrases.tokenized import BREAK, DIGIT, END, LETTER, START, TokenArrays, tokenize_lines
 from univerb.tokenizer import Tokenizer
@@ -231,11 +231,11 @@ def test_matches_of_20_mb_of_law_are_those_of_another_library():
     run = TokenArrays.concatenate(tokenize_lines(document, own).arrays() for document in documents)
     table = FMMTable.mine(run)
     matches = table.match(run)
-    words: Words = words_of(run)
+    words: WordSpans = words_of(run)
     other = ahocorasick_rs.AhoCorasick(
         table.patterns(), matchkind=ahocorasick_rs.MatchKind.LeftmostLongest
     )
-    found = other.find_matches_as_indexes(table.spelled(words.keys))
+    found = other.find_matches_as_indexes(table.word_codes(words.keys))
     number, begin, end = numpy.array(found).T
     assert len(found) > 100_000
     assert (matches.phrase == number).all()

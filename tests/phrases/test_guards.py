@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from univerb.phrases.guards import Guards, is_number, is_unspaced
-from univerb.phrases.tokenized import word_boundaries
+from univerb.phrases.tokenized import _boundaries, _char_classes
 
 SPECIAL = frozenset({0})
 CASES = {
@@ -20,6 +20,10 @@ CASES = {
 }
 LATIN = st.characters(categories=["Lu", "Ll"], max_codepoint=0x24F)
 SPACED = [string.ascii_letters, "éøßŁ", "абвё", "αβγ", "한국어", "עברית", "0123456789_"]
+
+
+def word_boundaries(text: str) -> list[bool]:
+    return _boundaries(_char_classes(text)).tolist()
 
 
 class TestObjection:

@@ -1,4 +1,7 @@
-"""A text as units copied from other documents: CoG's forward maximum matching (METHOD A.4.3)."""
+"""A text as units copied from other documents: forward maximum matching as CoG does it.
+
+See docs/method.md, Training samples.
+"""
 
 import re
 from collections import defaultdict
@@ -9,25 +12,25 @@ from typing import NamedTuple
 from univerb.errors import OptionError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards
-from univerb.phrases.ngrams import PhraseSource
+from univerb.phrases.ngrams import PhraseSource, guarded_phrases
 from univerb.phrases.tokenized import tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 SELF = ""
-"""The document name of a source that lies in the text itself."""
+"""Document name of a source in the text itself."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class CogUnit:
-    """A stretch of a text, and where else its words stand; `text[start:end]` of the whole."""
+    """A span of a text, `text[start:end]`, and the source that it could be copied from."""
 
     text: str
     start: int
     end: int
     source: Span | None
-    """The first place with the same words, up to space; None where nothing was matched."""
+    """First span with the same words, up to space; None if there is no match."""
 
 
 class _Word(NamedTuple):
@@ -41,19 +44,19 @@ class _Word(NamedTuple):
 
 
 _Words = list[_Word]
-_Places = dict[tuple[str, str], list[tuple[int, int]]]
+_PairIndex = dict[tuple[str, str], list[tuple[int, int]]]
 
 
 def cog_units(
     text: str, support: Sequence[Document], sizes: tuple[int, int] = (2, 16), slide: bool = True
 ) -> list[CogUnit]:
-    """Cut a text into the longest runs of words that stand elsewhere, and what is between them.
+    """Segment a text into the longest runs of words that occur elsewhere, and what is between.
 
     Args:
         text: The text.
-        support: Where to look, after the text before a run: the best document first.
+        support: Documents to search, best first, after the text before a run.
         sizes: Shortest and longest run, in words; a run has no punctuation.
-        slide: Go on one word after a place without a match. CoG passes over as many words as the
+        slide: Continue one word after a word without a match. CoG skips as many words as the
             shortest run has, and so misses runs that begin within them.
 
     Returns:
@@ -65,63 +68,54 @@ def cog_units(
 def cog_phrases(
     support: Sequence[Document], sizes: tuple[int, int] = (2, 16), guards: Guards | None = None
 ) -> PhraseSource:
-    """Make a source of the runs that a document shares with others, traced to those others.
+    """Make a source of the runs that a document shares with `support`, the best document first.
 
-    Args:
-        support: Where to look, the best document first; the document itself is passed over.
-        sizes: Shortest and longest run, in words.
-        guards: What may be a phrase.
-
-    Returns:
-        A source that yields each distinct phrase once, with the places that its runs were found
-        at: in the support, or before in the document.
+    A phrase's sources are spans of the support, or of the document before the run; the document
+    itself is not searched as part of the support.
     """
-    low_high = _checked(sizes)
+    checked = _checked(sizes)
     index = _Support(support)
     rules = guards or Guards()
 
     def source(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
-        units = index.units(document.text, low_high, slide=True, own=document.name)
-        sources = {(unit.start, unit.end): unit.source for unit in units if unit.source}
+        units = index.units(document.text, checked, slide=True, excluded=document.name)
+        copied = {(unit.start, unit.end): unit.source for unit in units if unit.source}
         text = tokenize_lines(document, tokenizer, rules)
-        found: dict[tuple[int, ...], list[Span]] = {}
-        for first, last in text.aligned(sources):
-            place = sources[int(text.visible[first]), int(text.end[last])]
-            if place.document == SELF:
-                place = replace(place, document=document.name)
-            found.setdefault(tuple(text.ids[first : last + 1].tolist()), []).append(place)
-        for key, places in found.items():
-            spelled = tokenizer.decode(key)
-            if rules.objection(key, spelled, tokenizer.special_ids) is None:
-                yield Phrase(key, spelled, tuple(dict.fromkeys(places)))
+        sources: dict[tuple[int, ...], dict[Span, None]] = defaultdict(dict)
+        for first, last in text.aligned(copied):
+            span = copied[int(text.visible[first]), int(text.end[last])]
+            if span.document == SELF:
+                span = replace(span, document=document.name)
+            sources[tuple(text.ids[first : last + 1].tolist())][span] = None
+        return guarded_phrases(sources, tokenizer, rules)
 
     return source
 
 
 class _Support:
-    """Documents as words, and where each pair of words stands in them."""
+    """Documents as words, indexed by pairs of adjacent words."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self._names = [document.name for document in documents]
         self._words = [_words(document.text) for document in documents]
-        self._places: _Places = defaultdict(list)
+        self._pairs: _PairIndex = defaultdict(list)
         for number, words in enumerate(self._words):
             for i in range(len(words) - 1):
-                self._places[words[i].text, words[i + 1].text].append((number, i))
+                self._pairs[words[i].text, words[i + 1].text].append((number, i))
 
     def units(
-        self, text: str, sizes: tuple[int, int], slide: bool, own: str | None = None
+        self, text: str, sizes: tuple[int, int], slide: bool, excluded: str | None = None
     ) -> list[CogUnit]:
-        """Cut a text into units; documents called `own` do not count."""
+        """Segment a text into units; documents called `excluded` are not searched."""
         low, high = sizes
         words = _words(text)
-        before: _Places = defaultdict(list)
+        before: _PairIndex = defaultdict(list)
         cuts: list[tuple[int, int, Span | None]] = []
         at = 0
         while at < len(words):
             limit = _until_mark(words, at, high)
             size, source = (
-                self._longest(words, at, limit, before, own) if limit >= low else (0, None)
+                self._longest(words, at, limit, before, excluded) if limit >= low else (0, None)
             )
             if size < low:
                 size, source = (1 if slide else max(1, min(low, limit))), None
@@ -136,21 +130,21 @@ class _Support:
         return [CogUnit(text[start:end], start, end, source) for start, end, source in edges]
 
     def _longest(
-        self, words: _Words, at: int, limit: int, before: _Places, own: str | None
+        self, words: _Words, at: int, limit: int, before: _PairIndex, excluded: str | None
     ) -> tuple[int, Span | None]:
-        """Return the longest run of at most `limit` words from `at` on, and its first place."""
+        """Return the longest run of at most `limit` words from `at` on, and its first source."""
         pair = (words[at].text, words[at + 1].text)
         best, source = 0, None
-        for number, place in (*before.get(pair, ()), *self._places.get(pair, ())):
+        for number, begin in (*before.get(pair, ()), *self._pairs.get(pair, ())):
             other, name, stop = words, SELF, at
             if number >= 0:
                 other, name = self._words[number], self._names[number]
                 stop = len(other)
-                if name == own:
+                if name == excluded:
                     continue
-            size = _shared(words, at, other, place, min(limit, stop - place))
+            size = _shared(words, at, other, begin, min(limit, stop - begin))
             if size > best:
-                best, source = size, Span(name, other[place].start, other[place + size - 1].end)
+                best, source = size, Span(name, other[begin].start, other[begin + size - 1].end)
             if best == limit:
                 break
         return best, source
@@ -161,14 +155,14 @@ def _words(text: str) -> _Words:
 
 
 def _until_mark(words: _Words, at: int, high: int) -> int:
-    """Return how many words, at most `high`, stand from `at` on before the next mark."""
-    run = words[at : at + high]
-    return next((i for i, word in enumerate(run) if word.is_mark), len(run))
+    """Return the number of words, at most `high`, from `at` on before the next mark."""
+    window = words[at : at + high]
+    return next((i for i, word in enumerate(window) if word.is_mark), len(window))
 
 
-def _shared(words: _Words, at: int, other: _Words, place: int, limit: int) -> int:
+def _shared(words: _Words, at: int, other: _Words, begin: int, limit: int) -> int:
     size = 0
-    while size < limit and words[at + size].text == other[place + size].text:
+    while size < limit and words[at + size].text == other[begin + size].text:
         size += 1
     return size
 

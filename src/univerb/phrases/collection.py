@@ -1,4 +1,4 @@
-"""One list of phrases out of documents, phrase texts and ready-made phrases."""
+"""One list of phrases from documents, phrase texts and ready-made phrases."""
 
 import itertools
 from collections.abc import Iterable
@@ -22,14 +22,13 @@ def collect_phrases(
     """Gather phrases from documents, phrase texts and phrases, each distinct one once.
 
     Args:
-        items: Documents go through `source`; texts are phrases as they stand.
+        items: Documents, whose phrases `source` finds; texts and phrases, which are used as is.
         tokenizer: The LM's.
-        source: How to find the phrases of a document; all 2-8-token n-grams by default.
-        max_phrases: Keep at most so many: those that would save the most tokens where they
-            were found.
+        source: Finds the phrases of a document; all 2-8-token n-grams by default.
+        max_phrases: Maximum number: those that would save the most tokens in the documents.
 
     Returns:
-        The phrases: a user's own first, then by tokens saved.
+        The phrases: the user's texts and phrases first, then by tokens saved.
 
     Raises:
         OptionError: If `max_phrases` is negative.
@@ -37,15 +36,15 @@ def collect_phrases(
     if max_phrases is not None and max_phrases < 0:
         raise OptionError(f"max_phrases is {max_phrases}; give 0 or more, or None for no limit.")
     find = source or ngrams()
-    given = _checked(items)
-    texts: list[ListedText] = [item for item in given if isinstance(item, (str, tuple))]
-    phrases = [item for item in given if isinstance(item, Phrase)]
-    documents = [item for item in given if isinstance(item, Document)]
-    # A user's own phrases come first: they are few and meant.
-    own = _merged(itertools.chain(listed_phrases(texts, tokenizer), phrases))
-    found = _merged(phrase for document in documents for phrase in find(document, tokenizer))
-    ranked = [p.merged(found.pop(p.ids)) if p.ids in found else p for p in own.values()]
-    ranked += sorted(found.values(), key=lambda p: -len(p.sources) * (len(p.ids) - 1))
+    checked = _checked(items)
+    texts: list[ListedText] = [item for item in checked if isinstance(item, (str, tuple))]
+    phrases = [item for item in checked if isinstance(item, Phrase)]
+    documents = [item for item in checked if isinstance(item, Document)]
+    # The user's phrases come first: they are few and deliberate.
+    listed = _merged(itertools.chain(listed_phrases(texts, tokenizer), phrases))
+    mined = _merged(phrase for document in documents for phrase in find(document, tokenizer))
+    ranked = [p.merged(mined.pop(p.ids)) if p.ids in mined else p for p in listed.values()]
+    ranked += sorted(mined.values(), key=lambda p: -len(p.sources) * (len(p.ids) - 1))
     return ranked[:max_phrases]
 
 
@@ -62,11 +61,11 @@ def _checked(items: Iterable[PhraseItem]) -> list[PhraseItem]:
             f"{str(items)[:40]!r} is one item; give a list of documents, phrases and texts. Read "
             "files with univerb.read_documents(...)."
         )
-    given = list(items)
-    for item in given:
+    checked = list(items)
+    for item in checked:
         if not isinstance(item, (str, tuple, Document, Phrase)):
             raise PhraseError(
                 f"{item!r} is a {type(item).__name__}; phrases are made from documents, phrases "
                 "and texts. Read files with univerb.read_documents(...)."
             )
-    return given
+    return checked

@@ -1,8 +1,8 @@
 """Forward maximum matching: the frequent phrases of a support corpus, as long as possible.
 
-The table holds the word n-grams that occur often enough (METHOD A.4.3, `fmm-table`); a text is
-segmented greedily from left to right, each time by the longest n-gram that begins there. Words are
-runs of the LM's tokens, so that a match is a phrase of the LM, never half a word.
+The table holds frequent word n-grams (docs/method.md, Training samples); a text is segmented
+greedily from left to right, each time by the longest n-gram that begins there. Words are spans of
+the LM's tokens, so that a match is a phrase of the LM, never half a word.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
     from daachorse import CharwiseDoubleArrayAhoCorasick
 
 
-# Where the code points of words begin: below lie those that stand for no word of the table.
+# First code point that encodes a word of the table; lower ones encode none.
 _FIRST = 0x10000
 _MAX_WORDS = 0x110000 - _FIRST
 
 
-class Words(NamedTuple):
-    """The words of a run; punctuation and breaks have the key 0."""
+class WordSpans(NamedTuple):
+    """Words as spans of tokens; punctuation and breaks have the key 0."""
 
     keys: Keys
     """A 64-bit hash of each word's tokens."""
     first: Ints
-    """The place of each word's first token in the run."""
+    """Index of each word's first token."""
     last: Ints
 
 
-def words_of(run: TokenArrays) -> Words:
-    """Group the tokens of a run into words: from where one may begin to where the next may."""
-    is_break = run.ids == BREAK
-    first = numpy.flatnonzero(run.has(START) | is_break)
-    last = numpy.append(first[1:], len(run.ids))[: len(first)] - 1
-    keys = RollingHash(run.ids).keys(first, last + 1)
-    texts = prepend_zero(numpy.cumsum(run.has(LETTER | DIGIT)))
-    is_word = (texts[last + 1] > texts[first]) & run.has(END)[last] & ~is_break[first]
-    return Words(numpy.where(is_word, keys | numpy.uint64(1), numpy.uint64(0)), first, last)
+def words_of(tokens: TokenArrays) -> WordSpans:
+    """Group tokens into words: from where one may begin to where the next may."""
+    is_break = tokens.ids == BREAK
+    first = numpy.flatnonzero(tokens.has(START) | is_break)
+    last = numpy.append(first[1:], len(tokens.ids))[: len(first)] - 1
+    keys = RollingHash(tokens.ids).keys(first, last + 1)
+    texts = prepend_zero(numpy.cumsum(tokens.has(LETTER | DIGIT)))
+    is_word = (texts[last + 1] > texts[first]) & tokens.has(END)[last] & ~is_break[first]
+    return WordSpans(numpy.where(is_word, keys | numpy.uint64(1), numpy.uint64(0)), first, last)
 
 
 class Matches(NamedTuple):
-    """Phrases found in a run, from left to right, none overlapping another."""
+    """Matched phrases, from left to right, without overlap."""
 
     first: Ints
-    """The place of each one's first token."""
+    """Index of each one's first token."""
     last: Ints
     phrase: Ints
     """Its number in the table."""
@@ -72,12 +72,7 @@ class Matches(NamedTuple):
 class FMMTable:
     """Word n-grams of a support corpus, the most frequent first.
 
-    Args:
-        tokens: The LM's tokens of all phrases, one after the other.
-        token_ends: Where each phrase ends in `tokens`.
-        words: The words' keys of all phrases.
-        word_ends: Where each phrase ends in `words`.
-        counts: How often each was found.
+    Phrases are stored concatenated: their tokens and their words' keys, with the end of each.
     """
 
     def __init__(
@@ -97,7 +92,7 @@ class FMMTable:
     @classmethod
     def mine(
         cls,
-        run: TokenArrays,
+        tokens: TokenArrays,
         sizes: tuple[int, int] = (2, 16),
         min_count: int = 5,
         cap: int | None = 1_000_000,
@@ -105,25 +100,25 @@ class FMMTable:
         """Count the word n-grams of a corpus.
 
         Args:
-            run: The corpus.
+            tokens: The corpus.
             sizes: Shortest and longest n-gram, in words; punctuation ends one.
-            min_count: How often it must be found.
-            cap: Keep at most so many, the most frequent first.
+            min_count: Minimum number of occurrences.
+            cap: Maximum number of n-grams: the most frequent ones.
 
         Returns:
             The table.
         """
-        words = words_of(run)
+        words = words_of(tokens)
         known = numpy.unique(words.keys[words.keys > 0])
-        # What is no word is not found, and -1 is a break.
+        # The key 0 is unknown: -1, a break.
         numbers = KeyIndex(known).find(words.keys).astype(numpy.int32)
         mined = count_ngrams(numbers, checked_sizes(sizes), min_count)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
-        is_phrase = ~run.are_numbers(begin, end)
+        is_phrase = ~tokens.are_numbers(begin, end)
         mined = top_ngrams(type(mined)(*(column[is_phrase] for column in mined)), cap)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
         return cls(
-            run.ids[ranges(begin, end)],
+            tokens.ids[ranges(begin, end)],
             numpy.cumsum(end - begin),
             words.keys[ranges(mined.start, mined.start + mined.size)],
             numpy.cumsum(mined.size),
@@ -138,23 +133,23 @@ class FMMTable:
         begin = int(self.token_ends[phrase - 1]) if phrase else 0
         return tuple(self.tokens[begin : int(self.token_ends[phrase])].tolist())
 
-    def match(self, run: TokenArrays) -> Matches:
-        """Segment a run by the longest phrases, greedily from the left."""
-        words = words_of(run)
-        found = self._automaton.find(self.spelled(words.keys)) if len(self) else []
-        table = numpy.array(found, dtype=numpy.int64).reshape(-1, 3)
-        return Matches(words.first[table[:, 0]], words.last[table[:, 1] - 1], table[:, 2])
+    def match(self, tokens: TokenArrays) -> Matches:
+        """Segment tokens by the longest phrases, greedily from the left."""
+        words = words_of(tokens)
+        matches = self._automaton.find(self.word_codes(words.keys)) if len(self) else []
+        rows = numpy.array(matches, dtype=numpy.int64).reshape(-1, 3)
+        return Matches(words.first[rows[:, 0]], words.last[rows[:, 1] - 1], rows[:, 2])
 
-    def spelled(self, keys: Keys) -> str:
-        """Write words as a text with one character for each word that the table knows."""
-        place = self._known.find(keys)
-        is_known = (place >= 0) & (keys != 0)
-        codes = numpy.where(is_known, place + _FIRST, 1).astype("<u4")
+    def word_codes(self, keys: Keys) -> str:
+        """Return a text with one character for each word; unknown words share one."""
+        index = self._known.find(keys)
+        is_known = (index >= 0) & (keys != 0)
+        codes = numpy.where(is_known, index + _FIRST, 1).astype("<u4")
         return codes.tobytes().decode("utf-32-le")
 
     def patterns(self) -> list[str]:
-        """Return the phrases as `spelled` writes them."""
-        text = self.spelled(self.words)
+        """Return the word codes of each phrase."""
+        text = self.word_codes(self.words)
         begins = prepend_zero(self.word_ends)[:-1]
         edges = zip(begins.tolist(), self.word_ends.tolist(), strict=True)
         return [text[begin:end] for begin, end in edges]
@@ -184,10 +179,10 @@ def fmm(table: FMMTable) -> PhraseSource:
     """Make a source of the longest phrases of a table in a document."""
 
     def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        run = text.arrays()
-        matches = table.match(run)
+        arrays = text.arrays()
+        matches = table.match(arrays)
         # Breaks are no tokens of the document.
-        token = numpy.full(len(run.ids), -1)
+        token = numpy.full(len(arrays.ids), -1)
         token[text.positions] = numpy.arange(len(text.ids))
         return zip(token[matches.first].tolist(), token[matches.last].tolist(), strict=True)
 
@@ -200,16 +195,9 @@ def fmm_of(
     min_count: int = 5,
     cap: int | None = 1_000_000,
 ) -> PhraseSource:
-    """Make a source of the longest phrases that are frequent in a support corpus.
+    """Make a source of the longest phrases that are frequent in `documents`.
 
-    Args:
-        documents: The support corpus, counted when the source is first used.
-        sizes: Shortest and longest phrase, in words.
-        min_count: How often one must be found.
-        cap: Keep at most so many, the most frequent first.
-
-    Returns:
-        The source.
+    The documents are counted when the source is first used; arguments as in `FMMTable.mine`.
     """
     checked_sizes(sizes)
     tables: dict[str, PhraseSource] = {}
@@ -217,10 +205,9 @@ def fmm_of(
     def find(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
         key = tokenizer.fingerprint()
         if key not in tables:
-            run = TokenArrays.concatenate(
-                tokenize_lines(one, tokenizer).arrays() for one in documents
-            )
-            tables[key] = fmm(FMMTable.mine(run, sizes, min_count, cap))
+            parts = (tokenize_lines(support, tokenizer).arrays() for support in documents)
+            tokens = TokenArrays.concatenate(parts)
+            tables[key] = fmm(FMMTable.mine(tokens, sizes, min_count, cap))
         return tables[key](document, tokenizer)
 
     return find

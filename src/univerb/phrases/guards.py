@@ -1,4 +1,4 @@
-"""What may be a phrase: the rules that keep useless or harmful spans out of a vocabulary."""
+"""Guards: the rules that keep useless or harmful spans out of a vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,16 +34,9 @@ class Guards:
     """Do not merge bare numbers: it ruins arithmetic."""
 
     def objection(self, ids: Sequence[int], text: str, special_ids: frozenset[int]) -> str | None:
-        """Say why a span alone is no phrase, or None if it is one.
+        """Return why a span is no phrase, in a few words, or None if it is one.
 
-        Args:
-            ids: The span's token ids.
-            text: The span's text.
-            special_ids: The tokenizer's special tokens.
-
-        Returns:
-            The reason in a few words. Boundary rules need the text around a span and are
-            checked where it is cut out.
+        Boundary rules need the text around a span and are checked where it is cut out.
         """
         if len(ids) < self.min_tokens:
             return f"it has fewer than {self.min_tokens} tokens"
@@ -59,12 +52,12 @@ class Guards:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether digits are all that a text has besides spaces and punctuation."""
-    letters = [character for character in text if character.isalnum()]
-    return bool(letters) and all(character.isdigit() for character in letters)
+    """Tell whether a text has digits and no letters."""
+    characters = [character for character in text if character.isalnum()]
+    return bool(characters) and all(character.isdigit() for character in characters)
 
 
 def is_unspaced(character: str) -> bool:
-    """Tell whether a character belongs to a script that writes words without spaces."""
+    """Tell whether a character belongs to a script without spaces between words."""
     code = ord(character)
     return code >= 0x0E00 and any(low <= code <= high for low, high in _UNSPACED)

@@ -1,4 +1,4 @@
-"""64-bit hashes of any stretch of a sequence, and a fast way to find one among many."""
+"""64-bit hashes of any span of a sequence, fast lookup of hashes, and helpers for ragged arrays."""
 
 from typing import TypeVar
 
@@ -14,10 +14,10 @@ _INVERSE = pow(_FACTOR, -1, 1 << 64)
 
 
 class RollingHash:
-    """Hashes of stretches: equal stretches have equal hashes, wherever they stand.
+    """Hashes of spans: equal spans have equal hashes, wherever they begin.
 
-    A hash is the sum of mixed id x factor^place, divided by factor^(first place). Modulo 2^64 an
-    odd factor has an inverse, so running totals give the hash of any stretch at once.
+    A hash is the sum of mixed id x factor^index, divided by factor^(first index). Modulo 2^64 an
+    odd factor has an inverse, so prefix sums give the hash of any span at once.
     """
 
     def __init__(self, ids: NDArray[numpy.int32]) -> None:
@@ -28,16 +28,16 @@ class RollingHash:
         self._inverse = numpy.cumprod(inverse)
 
     def keys(self, first: Ints, end: Ints) -> Keys:
-        """Return the hashes of the stretches from `first` up to, not including, `end`."""
-        found: Keys = (self._sums[end] - self._sums[first]) * self._inverse[first]
-        return found
+        """Return the hashes of the spans from `first` up to, not including, `end`."""
+        keys: Keys = (self._sums[end] - self._sums[first]) * self._inverse[first]
+        return keys
 
 
 class KeyIndex:
     """Finds 64-bit hashes among sorted ones.
 
-    Hashes are spread evenly, so the first bits of one nearly tell its place: a few steps from there
-    are several times faster than a binary search.
+    Hashes are spread evenly, so the first bits of one nearly give its index: a few steps from
+    there are several times faster than a binary search.
 
     Args:
         known: Sorted hashes, each once.
@@ -54,22 +54,22 @@ class KeyIndex:
         return len(self._padded) - 1
 
     def find(self, keys: Keys) -> Ints:
-        """Return the place of each key, or -1."""
-        place = self._first[(keys >> self._shift).astype(numpy.int64)]
-        behind = numpy.flatnonzero(self._padded[place] < keys)
+        """Return the index of each key, or -1."""
+        index = self._first[(keys >> self._shift).astype(numpy.int64)]
+        behind = numpy.flatnonzero(self._padded[index] < keys)
         while len(behind):
-            place[behind] += 1
-            behind = behind[self._padded[place[behind]] < keys[behind]]
-        is_there = (self._padded[place] == keys) & (place < len(self))
-        return numpy.where(is_there, place, -1)
+            index[behind] += 1
+            behind = behind[self._padded[index[behind]] < keys[behind]]
+        is_known = (self._padded[index] == keys) & (index < len(self))
+        return numpy.where(is_known, index, -1)
 
 
 def ranges(begin: Ints, end: Ints) -> Ints:
-    """Return all numbers from each `begin` to its `end`, one range after the other."""
+    """Return the concatenation of all ranges from each `begin` to its `end`."""
     sizes = end - begin
     shift = begin - (numpy.cumsum(sizes) - sizes)
-    places: Ints = numpy.arange(int(sizes.sum())) + numpy.repeat(shift, sizes)
-    return places
+    indices: Ints = numpy.arange(int(sizes.sum())) + numpy.repeat(shift, sizes)
+    return indices
 
 
 def split_ids(ids: NDArray[numpy.int32], ends: Ints) -> list[tuple[int, ...]]:
@@ -79,7 +79,7 @@ def split_ids(ids: NDArray[numpy.int32], ends: Ints) -> list[tuple[int, ...]]:
 
 
 def prepend_zero(totals: NDArray[_Number]) -> NDArray[_Number]:
-    """Put a zero before running totals, so that those of an empty stretch are there too."""
+    """Put a zero before cumulative sums, so that they include that of an empty span."""
     return numpy.concatenate([numpy.zeros(1, totals.dtype), totals])
 
 

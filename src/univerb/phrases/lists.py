@@ -1,4 +1,4 @@
-"""A user's own phrases: from a file or a list of texts to phrases of the LM."""
+"""A user's phrases: from a file or a list of texts to phrases of the LM."""
 
 import math
 import warnings
@@ -21,24 +21,15 @@ class LeftOutWarning(UserWarning):
 def listed_phrases(
     texts: Iterable[ListedText], tokenizer: Tokenizer, guards: Guards | None = None
 ) -> list[Phrase]:
-    """Turn a user's list of texts into phrases, each with the space that precedes it in a text.
+    """Turn texts into phrases, in order, each with the space that precedes it inside a text.
 
-    Args:
-        texts: The phrases, one text each, or (text, weight).
-        tokenizer: The LM's.
-        guards: What may be a phrase. Texts that may not are left out with one warning.
-
-    Returns:
-        The phrases in the order given.
-
-    Raises:
-        PhraseError: If a text is empty.
+    Texts that the guards do not allow are left out with one warning.
     """
     rules = guards or Guards()
     phrases: list[Phrase] = []
     left_out: list[str] = []
-    for number, given in enumerate(texts):
-        text, weight = (given, 0.0) if isinstance(given, str) else given
+    for number, item in enumerate(texts):
+        text, weight = (item, 0.0) if isinstance(item, str) else item
         if not text.strip():
             raise PhraseError(f"phrase {number} of the list is empty: {text!r}. Drop it.")
         try:
@@ -65,17 +56,7 @@ def listed_phrases(
 
 
 def read_phrase_list(path: Path) -> list[ListedText]:
-    """Read a file with one phrase per line; a tab and a number after it is the phrase's weight.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Texts, and pairs of text and weight.
-
-    Raises:
-        PhraseError: If the file cannot be read, is empty, or a weight is no number.
-    """
+    """Read a file with one phrase per line, each optionally followed by a tab and a weight."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -83,10 +64,10 @@ def read_phrase_list(path: Path) -> list[ListedText]:
             f"the phrase list {str(path)!r} cannot be read: {error}. "
             "Give a UTF-8 file with one phrase per line."
         ) from error
-    found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
+    phrases = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not phrases:
         raise PhraseError(f"the phrase list {str(path)!r} is empty. Put one phrase on each line.")
-    return [_weighted(line, number, path) for number, line in found]
+    return [_weighted(line, number, path) for number, line in phrases]
 
 
 def _weighted(line: str, number: int, path: Path) -> ListedText:

@@ -1,7 +1,7 @@
-"""All n-grams of a document, over the LM's tokens or over words (METHOD A.8.1 and A.4.1)."""
+"""All n-grams of a document, over the LM's tokens or over words (paper, sections 2.3 and 3.1)."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
@@ -10,7 +10,7 @@ from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 PhraseSource = Callable[[Document, Tokenizer], Iterator[Phrase]]
-"""Finds the phrases of a document, each with all its places in it."""
+"""Yields the phrases of a document, each with all its spans in it."""
 
 
 class UnspacedTextWarning(UserWarning):
@@ -18,33 +18,22 @@ class UnspacedTextWarning(UserWarning):
 
 
 def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> PhraseSource:
-    """Make a source of all n-grams over the LM's tokens.
-
-    Args:
-        sizes: Shortest and longest n-gram, in tokens.
-        guards: What may be a phrase.
-
-    Returns:
-        A source that yields each distinct n-gram once, with every place it was found at.
-    """
+    """Make a source of all n-grams of `sizes` (shortest, longest) over the LM's tokens."""
     low, high = checked_sizes(sizes)
 
     def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        found = [text.windows(n) for n in range(low, high + 1)]
-        pairs = [(int(first), int(first) + low + i - 1) for i, w in enumerate(found) for first in w]
-        return iter(sorted(pairs))
+        sizes = range(low, high + 1)
+        return iter(
+            sorted((int(a), int(a) + size - 1) for size in sizes for a in text.windows(size))
+        )
 
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
 
 
 def word_splitter() -> Callable[[str], Iterable[tuple[int, int]]]:
-    """Return NLTK's word tokenizer as a function from a text to the spans of its words.
+    """Return NLTK's word tokenizer as a function from a text to its words' spans.
 
-    Returns:
-        The function; it needs no data of NLTK.
-
-    Raises:
-        MissingExtra: If NLTK is not installed.
+    It needs no data of NLTK.
     """
     try:
         from nltk.tokenize import NLTKWordTokenizer
@@ -55,17 +44,9 @@ def word_splitter() -> Callable[[str], Iterable[tuple[int, int]]]:
 
 
 def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -> PhraseSource:
-    """Make a source of all n-grams over words, split as the paper does (NLTK).
+    """Make a source of all n-grams of `sizes` over words, split as in the paper (NLTK).
 
-    Args:
-        sizes: Shortest and longest n-gram, in words.
-        guards: What may be a phrase.
-
-    Returns:
-        A source that yields the n-grams whose ends fall on token borders.
-
-    Raises:
-        MissingExtra: If NLTK is not installed.
+    N-grams whose ends are not those of tokens are left out.
     """
     low, high = checked_sizes(sizes)
     split = word_splitter()
@@ -84,7 +65,7 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
 
 
 def warn_if_unspaced(document: Document) -> None:
-    """Warn when word boundaries mean little because the document's script has no spaces."""
+    """Warn if word boundaries mean little because the document's script has no spaces."""
     sample = [character for character in document.text[:4096] if character.isalpha()]
     share = sum(map(is_unspaced, sample)) / max(len(sample), 1)
     if share > 0.3:
@@ -103,34 +84,34 @@ def collect(
     spans_of: Callable[[TokenizedText], Iterable[tuple[int, int]]],
     guards: Guards | None = None,
 ) -> Iterator[Phrase]:
-    """Make phrases of token ranges of a document.
+    """Yield each distinct phrase of a document once, with all its spans.
 
-    Args:
-        document: The document.
-        tokenizer: The LM's.
-        spans_of: Finds the ranges, from first to last token, in the document's tokens.
-        guards: What may be a phrase.
-
-    Yields:
-        Each distinct phrase once, with every place it was found at.
+    `spans_of` finds candidates in the document's tokens: pairs of first and last token.
     """
     rules = guards or Guards()
     if rules.word_boundaries:
         warn_if_unspaced(document)
     text = tokenize_lines(document, tokenizer, rules)
     ids, begin, end = text.ids.tolist(), text.visible.tolist(), text.end.tolist()
-    found: dict[tuple[int, ...], list[Span]] = {}
+    sources: dict[tuple[int, ...], list[Span]] = {}
     for first, last in spans_of(text):
         span = Span(document.name, begin[first], end[last])
-        found.setdefault(tuple(ids[first : last + 1]), []).append(span)
-    for key, places in found.items():
-        spelled = tokenizer.decode(key)
-        if rules.objection(key, spelled, tokenizer.special_ids) is None:
-            yield Phrase(key, spelled, tuple(places))
+        sources.setdefault(tuple(ids[first : last + 1]), []).append(span)
+    yield from guarded_phrases(sources, tokenizer, rules)
+
+
+def guarded_phrases(
+    sources: Mapping[tuple[int, ...], Iterable[Span]], tokenizer: Tokenizer, guards: Guards
+) -> Iterator[Phrase]:
+    """Yield the phrases with these ids and sources that the guards allow."""
+    for ids, spans in sources.items():
+        text = tokenizer.decode(ids)
+        if guards.objection(ids, text, tokenizer.special_ids) is None:
+            yield Phrase(ids, text, tuple(spans))
 
 
 def checked_sizes(sizes: tuple[int, int]) -> tuple[int, int]:
-    """Return the shortest and the longest size, if they can be."""
+    """Return the shortest and the longest size, if they are allowed."""
     low, high = sizes if len(sizes) == 2 else (0, 0)
     if not 1 <= low <= high <= 64:
         raise OptionError(

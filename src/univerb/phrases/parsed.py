@@ -1,4 +1,4 @@
-"""The phrases that a parser finds in a document, instead of all n-grams (METHOD E)."""
+"""Phrases that a parser finds, instead of all n-grams (docs/method.md, Citation application)."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from stanza.models.constituency.parse_tree import Tree
 
 Parser = Callable[[str], Iterable[tuple[int, int]]]
-"""Finds candidates for phrases in a line of text: their character spans."""
+"""Returns the character spans of candidate phrases in a line of text."""
 
-# Parsers take time and memory that grow with a text: a very long line is cut between words.
+# Parsers take time and memory that grow with the text: a very long line is cut between words.
 _BLOCK = re.compile(r"(?s).{1,20000}(?!\S)|.{1,20000}")
 _WORD_OR_MARK = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
 _STOP_WORDS = re.compile(
@@ -39,10 +39,10 @@ def parsed_chunks(
         parser: "spacy" (noun chunks, verb groups, prepositional phrases), "stanza" (constituents),
             "rules" (runs of content words), or a function that finds spans in a line.
         sizes: Shortest and longest phrase, in the LM's tokens.
-        guards: What may be a phrase.
+        guards: Rules for phrases.
 
     Returns:
-        A source that yields each distinct phrase once, with every place it was found at.
+        The source.
     """
     low, high = checked_sizes(sizes)
     find = parser_named(parser) if isinstance(parser, str) else parser
@@ -56,24 +56,14 @@ def parsed_chunks(
             yield from sorted(set(spans))
 
     def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        fitting = text.aligned(candidates(text))
-        return ((first, last) for first, last in fitting if low <= last - first + 1 <= high)
+        aligned = text.aligned(candidates(text))
+        return ((first, last) for first, last in aligned if low <= last - first + 1 <= high)
 
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
 
 
 def parser_named(name: str) -> Parser:
-    """Return a parser: "spacy", "stanza" or "rules".
-
-    Args:
-        name: Which one.
-
-    Returns:
-        The parser, loaded. Nothing is downloaded.
-
-    Raises:
-        OptionError: If there is none of that name.
-    """
+    """Load a parser by name: "spacy", "stanza" or "rules". Nothing is downloaded."""
     makers: dict[str, Callable[[], Parser]] = {
         "spacy": _spacy,
         "stanza": _stanza,
@@ -85,14 +75,10 @@ def parser_named(name: str) -> Parser:
 
 
 def content_runs(text: str) -> Iterator[tuple[int, int]]:
-    """Find runs of content words, between punctuation and stop words.
+    """Yield runs of content words, between punctuation and stop words.
 
-    Args:
-        text: Any text.
-
-    Yields:
-        Each run, and each two with nothing but stop words between them: "quiet enjoyment" and
-        "quiet enjoyment of the premises".
+    Also yields each two runs with only stop words between them: "quiet enjoyment" and "quiet
+    enjoyment of the premises".
     """
     before: tuple[int, int] | None = None
     run: tuple[int, int] | None = None
@@ -166,7 +152,7 @@ def _stanza() -> Parser:
             use_gpu=False,
             verbose=False,
         )
-    except Exception as error:  # which one it is has changed between its versions
+    except Exception as error:  # the type differs between its versions
         raise ModelMissing(
             "Stanza's English models cannot be loaded. Download them with: python -c \"import "
             "stanza; stanza.download('en')\". Or choose the parser 'spacy' or 'rules'."
@@ -183,7 +169,7 @@ def _stanza() -> Parser:
 
 def _tree_spans(sentence: "Sentence") -> Iterator[tuple[int, int]]:
     """Yield the character spans of a sentence's NP, VP and PP."""
-    # A word that is a part of a contraction may have no place of its own: its token has.
+    # A word in a contraction may have no offsets: its token has.
     words = [(token.start_char, token.end_char) for token in sentence.tokens for _ in token.words]
 
     def walk(tree: "Tree", first: int) -> Iterator[tuple[str, int, int]]:

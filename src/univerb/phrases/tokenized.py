@@ -1,6 +1,6 @@
-"""A document as one run of the LM's tokens, and where among them a phrase may begin and end.
+"""Documents as arrays of the LM's tokens, with flags for where a phrase may begin and end.
 
-Everything is an array over tokens, so that a folder of law takes seconds, not hours.
+Everything is vectorised over tokens, so that a folder of law takes seconds, not hours.
 """
 
 import re
@@ -21,17 +21,17 @@ from univerb.tokenizer import Tokenizer
 
 Flags = NDArray[numpy.bool_]
 
-# A line that was wrapped by an editor: long, not ending a sentence, followed by more text.
+# A line that an editor wrapped: long, not ending a sentence, followed by more text.
 _SOFT_BREAK = re.compile(r"(?m)^(.{40,}[^\s.!?:;])\n(?=[\w(\"'])")
 _LINE = re.compile(r"[^\n\r]+")
 _UNKNOWN, _SPACE, _WORD, _MARK, _UNSPACED, _LETTER, _DIGIT, _BAD = 255, 1, 2, 4, 8, 16, 32, 64
 _BREAK = 128
-# What each code point is, looked up once: filled as texts bring new ones.
-_CLASSES = numpy.full(0x110000, _UNKNOWN, dtype=numpy.uint8)
+# Class of each code point, filled as texts bring new ones.
+_CHAR_CLASSES = numpy.full(0x110000, _UNKNOWN, dtype=numpy.uint8)
 
 
 BREAK = -1
-"""Stands where no phrase may go on: at the end of a line, and for tokens that none may contain."""
+"""The id between lines, and of tokens that no phrase may contain."""
 START, END, LETTER, DIGIT = 1, 2, 4, 8
 
 
@@ -40,56 +40,51 @@ class TokenArrays(NamedTuple):
 
     ids: NDArray[numpy.int32]
     flags: NDArray[numpy.uint8]
-    """`START` and `END` say where a phrase may begin and end, the others what a token has."""
+    """`START`, `END`: a phrase may begin or end here. `LETTER`, `DIGIT`: the token has one."""
 
     @classmethod
-    def concatenate(cls, runs: Iterable[Self]) -> Self:
-        """Put runs one after the other."""
+    def concatenate(cls, parts: Iterable[Self]) -> Self:
+        """Put arrays one after the other."""
         empty = cls(numpy.empty(0, numpy.int32), numpy.empty(0, numpy.uint8))
-        ids, flags = zip(empty, *runs, strict=True)
+        ids, flags = zip(empty, *parts, strict=True)
         return cls(numpy.concatenate(ids), numpy.concatenate(flags))
 
     def has(self, flag: int) -> Flags:
-        """Tell which tokens have a flag."""
+        """Return which tokens have a flag."""
         return self.flags & flag > 0
 
     def are_numbers(self, begin: Ints, end: Ints) -> Flags:
-        """Tell which stretches are bare numbers: no phrases, since merging them ruins arithmetic.
+        """Return which spans are bare numbers: digits without letters.
 
-        Args:
-            begin: The place of each stretch's first token.
-            end: The place after its last.
-
-        Returns:
-            Whether a stretch has digits and no letters.
+        They are no phrases, since merging them ruins arithmetic. `end` is exclusive.
         """
         letters, digits = (prepend_zero(numpy.cumsum(self.has(flag))) for flag in (LETTER, DIGIT))
-        found: Flags = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
-        return found
+        is_number: Flags = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
+        return is_number
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The lines of a document as tokens; offsets are the document's."""
+    """The lines of a document as tokens; one entry per token, offsets in the document."""
 
     text: str
-    """The document's, with breaks that wrap a line turned into spaces."""
+    """The document's text, with breaks that wrap a line replaced by spaces."""
     ids: NDArray[numpy.int32]
     visible: Ints
-    """Where the text from a token on begins, leading space left out."""
+    """Offset of the first character from the token on that is no space."""
     end: Ints
     line: Ints
-    """For each token, the number of its line."""
+    """Number of its line."""
     may_start: Flags
-    """Whether a phrase may begin with this token."""
+    """Whether a phrase may begin with it."""
     may_end: Flags
     """Whether a phrase may end with it."""
     is_space: Flags
-    """Whether a token is nothing but space, be it the one put before a line."""
+    """Whether it is only space, be it the one put before a line."""
     has_letter: Flags
     has_digit: Flags
     is_masked: Flags
-    """Whether a phrase must not contain the token, since it is special or not valid UTF-8."""
+    """Whether no phrase may contain it, since it is special or not valid UTF-8."""
 
     def lines(self) -> Iterator[slice]:
         """Yield the tokens of each line."""
@@ -97,40 +92,36 @@ class TokenizedText:
         yield from (slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True))
 
     def windows(self, size: int) -> Ints:
-        """Return where n-grams of a size begin that may be phrases."""
+        """Return the first tokens of all n-grams of a size that may be phrases."""
         if size > len(self.ids):
             return numpy.empty(0, dtype=numpy.int64)
         last = size - 1
-        fits = self.line[: len(self.line) - last] == self.line[last:]
-        starts = self.may_start[: len(fits)] & self.may_end[last:]
-        barred = prepend_zero(numpy.cumsum(self.is_masked))
-        return numpy.flatnonzero(fits & starts & (barred[size:] == barred[:-size]))
+        is_in_line = self.line[: len(self.line) - last] == self.line[last:]
+        has_ends = self.may_start[: len(is_in_line)] & self.may_end[last:]
+        masked = prepend_zero(numpy.cumsum(self.is_masked))
+        return numpy.flatnonzero(is_in_line & has_ends & (masked[size:] == masked[:-size]))
 
     @property
     def positions(self) -> Ints:
         """Index of each token in `arrays()`, where a break follows each line."""
         return numpy.arange(len(self.ids)) + self.line
 
-    def arrays(self) -> "TokenArrays":
-        """Return the tokens in the form in which corpora are counted and searched."""
+    def arrays(self) -> TokenArrays:
+        """Return ids and flags, as they are counted and searched."""
         flags = self.may_start * START | self.may_end * END
         flags |= self.has_letter * LETTER | self.has_digit * DIGIT
         ids = numpy.where(self.is_masked, BREAK, self.ids)
         flags[self.is_masked] = 0
         at = self.positions
         size = int(at[-1]) + 2 if len(at) else 0
-        run = TokenArrays(numpy.full(size, BREAK, numpy.int32), numpy.zeros(size, numpy.uint8))
-        run.ids[at], run.flags[at] = ids, flags
-        return run
+        arrays = TokenArrays(numpy.full(size, BREAK, numpy.int32), numpy.zeros(size, numpy.uint8))
+        arrays.ids[at], arrays.flags[at] = ids, flags
+        return arrays
 
     def aligned(self, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Turn character spans into first and last tokens, where both ends may end a phrase.
+        """Yield first and last token of those character spans whose ends may end a phrase.
 
-        Args:
-            spans: Character ranges of the document, spaces around them left out.
-
-        Yields:
-            The token ranges, last one included.
+        The spans have no surrounding space.
         """
         after_space = numpy.append(False, self.is_space[:-1])[: len(self.ids)]
         starting = numpy.flatnonzero(self.may_start & ~after_space)
@@ -146,75 +137,54 @@ class TokenizedText:
 def tokenize_lines(
     document: Document, tokenizer: Tokenizer, guards: Guards | None = None
 ) -> TokenizedText:
-    """Cut a document into lines and tokenize each as if a word stood before it.
+    """Tokenize each line of a document as if a word preceded it.
 
-    Args:
-        document: The document; lines wrapped by an editor count as one.
-        tokenizer: The LM's.
-        guards: Which rules decide where phrases begin and end.
-
-    Returns:
-        The tokens of the lines that have text.
-
-    Raises:
-        DocumentError: If the text is not valid UTF-8.
+    Lines that an editor wrapped count as one; lines without text are left out.
     """
-    # A break that becomes a space keeps its length, so offsets hold.
+    # A break that becomes a space keeps its length, so offsets stay valid.
     text = _SOFT_BREAK.sub(r"\1 ", document.text)
     lines = [line for line in map(_stripped, _LINE.finditer(text)) if line[0]]
     try:
         encoded = tokenizer.encode_all_inside([line for line, _ in lines])
     except TypeError:
-        raise DocumentError(
-            f"document {document.name!r} is not valid UTF-8 (it has half a character). Correct it."
-        ) from None
-    counts = [len(one.ids) for one in encoded]
+        raise _invalid(f"document {document.name!r}") from None
+    counts = [len(encoding.ids) for encoding in encoded]
     line = numpy.repeat(numpy.arange(len(lines)), counts)
     begins = numpy.array([start for _, start in lines], dtype=numpy.int64)
+    lengths = numpy.array([len(text) for text, _ in lines], dtype=numpy.int64)
     ids = numpy.fromiter(
-        chain.from_iterable(one.ids for one in encoded), dtype=numpy.int32, count=sum(counts)
+        chain.from_iterable(encoding.ids for encoding in encoded),
+        dtype=numpy.int32,
+        count=sum(counts),
     )
-    pairs = chain.from_iterable(chain.from_iterable(one.offsets) for one in encoded)
+    pairs = chain.from_iterable(chain.from_iterable(encoding.offsets) for encoding in encoded)
     offsets = numpy.fromiter(pairs, dtype=numpy.int64, count=2 * sum(counts)).reshape(-1, 2)
-    edges = numpy.concatenate(
-        [begins, begins + numpy.array([len(one) for one, _ in lines], dtype=numpy.int64)]
-    )
     offsets += begins[line][:, None]
+    edges = numpy.concatenate([begins, begins + lengths])
     rules = guards or Guards()
-    special = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
-    return _flagged(text, ids, offsets, line, edges, special, rules)
+    is_special = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
+    return _flagged(text, ids, offsets, line, edges, is_special, rules)
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, guards: Guards | None = None) -> TokenizedText:
-    """Tokenize a text exactly as an LM reads it, line breaks included.
-
-    Args:
-        text: The text.
-        tokenizer: The LM's.
-        guards: Which rules decide where phrases begin and end.
-
-    Returns:
-        One run of tokens; those that break a line are barred from phrases.
-
-    Raises:
-        DocumentError: If the text is not valid UTF-8.
-    """
+    """Tokenize a text exactly as an LM reads it, as one line; its line breaks are masked."""
     try:
         encoded = tokenizer.encode(text)
     except TypeError:
-        raise DocumentError(
-            f"the text {text[:40]!r}… is not valid UTF-8 (it has half a character). Correct it."
-        ) from None
+        raise _invalid(f"the text {text[:40]!r}…") from None
     ids = numpy.array(encoded.ids, dtype=numpy.int32)
     offsets = numpy.array(encoded.offsets, dtype=numpy.int64).reshape(-1, 2)
     rules = guards or Guards()
-    barred = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
+    is_masked = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
     if rules.no_newline:
-        breaks = prepend_zero(numpy.cumsum(_kinds(text) & _BREAK > 0))
-        barred |= breaks[offsets[:, 1]] > breaks[offsets[:, 0]]
+        is_masked |= _contains(_char_classes(text), _BREAK, offsets[:, 0], offsets[:, 1])
     edges = numpy.array([0, len(text)])
     line = numpy.zeros(len(ids), dtype=numpy.int64)
-    return _flagged(text, ids, offsets, line, edges, barred, rules)
+    return _flagged(text, ids, offsets, line, edges, is_masked, rules)
+
+
+def _invalid(origin: str) -> DocumentError:
+    return DocumentError(f"{origin} is not valid UTF-8 (it has half a character). Correct it.")
 
 
 def _stripped(match: re.Match[str]) -> tuple[str, int]:
@@ -228,14 +198,14 @@ def _flagged(
     offsets: Ints,
     line: Ints,
     edges: Ints,
-    is_special: Flags,
+    is_masked: Flags,
     guards: Guards,
 ) -> TokenizedText:
     begin, end = offsets[:, 0], offsets[:, 1]
-    kinds = _kinds(text)
-    # The next character that is no space, from every place on.
-    places = numpy.where(kinds & _SPACE, len(text), numpy.arange(len(text)))
-    following = numpy.append(numpy.minimum.accumulate(places[::-1])[::-1], len(text))
+    classes = _char_classes(text)
+    # From each character on, the next one that is no space.
+    no_space = numpy.where(classes & _SPACE, len(text), numpy.arange(len(text)))
+    following = numpy.append(numpy.minimum.accumulate(no_space[::-1])[::-1], len(text))
     visible = following[begin]
     is_space = visible >= end
     may_start, may_end = numpy.ones(len(ids), dtype=bool), numpy.ones(len(ids), dtype=bool)
@@ -247,9 +217,9 @@ def _flagged(
         may_start &= is_first | ~overlaps
         may_end &= is_last | ~numpy.append(overlaps[1:], False)[: len(ids)]
     if guards.word_boundaries:
-        boundary = _boundaries(kinds)
+        boundary = _boundaries(classes)
         boundary[edges] = True
-        # The space before a word belongs to the phrase, also where it is a token of its own.
+        # The space before a word belongs to the phrase, even if it is a separate token.
         after_space = numpy.append(False, is_space[:-1])[: len(ids)]
         may_start &= boundary[visible] & (is_first | ~after_space)
         may_end &= boundary[end] & ~is_space
@@ -262,43 +232,40 @@ def _flagged(
         may_start,
         may_end,
         is_space,
-        has_letter=_contains(kinds, _LETTER, begin, end),
-        has_digit=_contains(kinds, _DIGIT, begin, end),
-        is_masked=is_special | _contains(kinds, _BAD, begin, end) & guards.whole_characters,
+        has_letter=_contains(classes, _LETTER, begin, end),
+        has_digit=_contains(classes, _DIGIT, begin, end),
+        is_masked=is_masked | _contains(classes, _BAD, begin, end) & guards.whole_characters,
     )
 
 
-def _contains(kinds: NDArray[numpy.uint8], kind: int, begin: Ints, end: Ints) -> Flags:
-    before = numpy.concatenate([[0], numpy.cumsum(kinds & kind > 0)])
-    found: Flags = before[end] > before[begin]
-    return found
+def _contains(classes: NDArray[numpy.uint8], char_class: int, begin: Ints, end: Ints) -> Flags:
+    """Return which spans have a character of a class."""
+    before = prepend_zero(numpy.cumsum(classes & char_class > 0))
+    is_inside: Flags = before[end] > before[begin]
+    return is_inside
 
 
-def word_boundaries(text: str) -> Flags:
-    """Tell at which places of a text, its end included, a word may begin or end."""
-    return _boundaries(_kinds(text))
-
-
-def _boundaries(kinds: NDArray[numpy.uint8]) -> Flags:
-    boundary = numpy.ones(len(kinds) + 1, dtype=bool)
-    before, after = kinds[:-1], kinds[1:]
+def _boundaries(classes: NDArray[numpy.uint8]) -> Flags:
+    """Return between which characters, and at both ends, a word may begin or end."""
+    boundary = numpy.ones(len(classes) + 1, dtype=bool)
+    before, after = classes[:-1], classes[1:]
     within = (before & _WORD > 0) & (after & _WORD > 0)
     unspaced = (before | after) & _UNSPACED > 0
     boundary[1:-1] = ~(after & _MARK > 0) & (unspaced | ~within)
     return boundary
 
 
-def _kinds(text: str) -> NDArray[numpy.uint8]:
+def _char_classes(text: str) -> NDArray[numpy.uint8]:
     codes = numpy.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=numpy.uint32)
-    kinds = _CLASSES[codes]
-    new = numpy.unique(codes[kinds == _UNKNOWN])
+    classes = _CHAR_CLASSES[codes]
+    new = numpy.unique(codes[classes == _UNKNOWN])
     if new.size:
-        _CLASSES[new] = [_kind(chr(code)) for code in new]
-        kinds = _CLASSES[codes]
-    return kinds
+        _CHAR_CLASSES[new] = [_char_class(chr(code)) for code in new]
+        classes = _CHAR_CLASSES[codes]
+    return classes
 
 
-def _kind(character: str) -> int:
+def _char_class(character: str) -> int:
     # A vowel sign, an accent or the like is a part of the character before it.
     is_mark = unicodedata.category(character).startswith("M")
     is_word = character.isalnum() or character == "_" or is_mark
