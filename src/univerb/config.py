@@ -5,7 +5,7 @@ batch requests and the flags of the command line are all made from its fields.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -140,10 +140,21 @@ class GenerationConfig(Profile):
             )
         return self
 
-    def replaced(self, options: "GenerationOptions") -> "GenerationConfig":
+    def options(self) -> dict[str, Any]:
+        """Return what was set, as keywords."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def replaced(self, options: Mapping[str, Any]) -> "GenerationConfig":
         """Return these options with others in their place; None leaves one as it is."""
-        values = {name: getattr(self, name) for name in self.model_fields_set}
-        return GenerationConfig(**values | {n: v for n, v in options.items() if v is not None})
+        others = {name: value for name, value in options.items() if value is not None}
+        mine = self.options()
+        if others.get("mode") == "verify":
+            mine.pop("tolerance", None)  # of another mode
+        return GenerationConfig(**mine | others)
+
+    def filled(self, options: Mapping[str, Any]) -> "GenerationConfig":
+        """Return these options with others for what was left out."""
+        return GenerationConfig(**{**options, **self.options()})
 
     def resolved(self, profile: Profile) -> "GenerationConfig":
         """Fill what was left out from a model's profile."""
@@ -249,9 +260,11 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     if first["type"] == "literal_error":
         return f"{prefix}{name} is {shown}. Allowed: {first['ctx']['expected']}."
     limits = {type(m).__name__: m for m in field.metadata} if field else {}
-    if "Ge" in limits and "Le" in limits:
-        kind = "a whole number" if field and field.annotation is int else "a number"
-        low, high = limits["Ge"].ge, limits["Le"].le
-        return f"{prefix}{name} is {shown}; it must be {kind} between {low:,} and {high:,}."
+    if "Ge" in limits:
+        is_whole = field and int in (field.annotation, *get_args(field.annotation))
+        low, high = limits["Ge"].ge, limits.get("Le")
+        extent = f"between {low:,} and {high.le:,}" if high else f"of at least {low:,}"
+        kind = "whole number" if is_whole else "number"
+        return f"{prefix}{name} is {shown}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]
     return f"{prefix}{name} is {shown}: {reason}."

@@ -113,18 +113,21 @@ class JsonLines(AbstractContextManager["JsonLines"]):
     Args:
         path: The file; made if missing.
         header: What the rows depend on: the first line. A file with another header is refused.
+        restart: Drop what the file has.
 
     Raises:
         OptionError: If the file is open elsewhere, or refused.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, header: Mapping[str, Any] | None = None, *, restart: bool = False
+    ) -> None:
         self._path = path
         self._lock_path = path.with_name(f".{path.name}.lock")
         busy = OptionError(f"{str(path)!r} is in use. Wait for that run, or name another file.")
         with ExitStack() as stack:
             stack.enter_context(exclusive_lock(self._lock_path, busy))
-            if not path.exists():
+            if restart or not path.exists():
                 atomic_write(path, b"")
             self._cut_torn_line()
             self._rows_begin = self._check_header(_encoded(header)) if header else 0

@@ -76,7 +76,7 @@ def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, model: Pat
     output = tmp_path / "out.jsonl"
     code, out, err = run(requests, "-o", output, "--model", model, "--max-tokens", 4)
     assert (code, out) == (0, "")
-    assert err.endswith(f"30 requests, 1 refused, 0 from an earlier run: {output}\n")
+    assert err.endswith(f"30 requests, 1 refused, 0 from an earlier run: '{output}'\n")
     answers = [json.loads(line) for line in output.read_text().splitlines()]
     assert [one["custom_id"] for one in answers] == [f"r{n}" for n in range(30)]
     assert [n for n, one in enumerate(answers) if one["response"]["status_code"] != 200] == [9]
@@ -89,8 +89,8 @@ def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, model: Pat
     [
         (["--docs", "a.txt", "--corpus", "b"], "not from both"),
         (["--docs", "-"], "standard input"),
-        (["--workers", "0"], "workers is 0"),
-        (["--batch-size", "0"], "batch_size is 0"),
+        (["--workers", "0"], "--workers is 0"),
+        (["--batch-size", "0"], "--batch-size is 0"),
         (["--temperature", "-1"], "temperature is -1"),
         (["--model", "/no/such/model"], "no folder"),
     ],

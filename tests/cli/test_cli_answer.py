@@ -10,6 +10,7 @@ from rich.console import Console
 
 from conftest import TEXT, make_llama, saved_encoder
 from univerb.cli import answer as cli_answer
+from univerb.cli import console as cli_console
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
 from univerb.modeling.dynamic import DynamicLM
@@ -97,6 +98,7 @@ def test_phrases_and_markers_are_coloured_in_a_terminal(ask, model, lease, monke
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, color_system="truecolor", soft_wrap=True)
     monkeypatch.setattr(cli_answer, "console", terminal)
+    monkeypatch.setattr(cli_console, "console", terminal)
     ask(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
     # The first passage's colour: behind its phrases, and of its markers.
     assert "48;2;143;211;232m" in screen.getvalue()
@@ -124,7 +126,12 @@ def test_a_shortened_passage_is_noted(ask, model, lease, tmp_path):
         ([QUESTION, "--corpus", "missing.uv"], "missing.uv"),
         ([" ", "--docs", "LEASE"], "question is empty"),
         ([QUESTION, "--docs", "LEASE", "--tolerance", "3"], "tolerance"),
-        ([QUESTION, "--docs", "LEASE", "--max-tokens", "0"], "max_tokens"),
+        ([QUESTION, "--docs", "LEASE", "--max-tokens", "0"], "--max-tokens is 0"),
+        (
+            [QUESTION, "--docs", "LEASE", "-k", "0"],
+            "-k is 0; it must be a whole number of at least 1",
+        ),
+        ([QUESTION, "--docs", "LEASE", "--shots", "2"], "--shots is 2"),
         ([QUESTION, "--docs", "LEASE", "--html", "no/such/folder/page.html"], "cannot be written"),
         ([QUESTION, "--docs", "LEASE", "--html", "."], "cannot be written"),
     ],
@@ -135,9 +142,7 @@ def test_wrong_input_is_refused_before_the_model_is_loaded(ask, no_model, lease,
     assert word in ran.err.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "wrong", [["-k", "0"], ["--shots", "2"], ["--style", "x"], ["--cite", "x"], ["--phrases", "x"]]
-)
+@pytest.mark.parametrize("wrong", [["--style", "x"], ["--cite", "x"], ["--phrases", "x"]])
 def test_wrong_choices_are_refused(ask, no_model, lease, wrong):
     ran = ask(QUESTION, "--docs", lease, *wrong)
     assert ran.code == 2 and ran.out == ""

@@ -4,9 +4,11 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,10 +22,10 @@ from univerb.applications.batch_requests import (
     read_lines,
     refusal,
 )
-from univerb.applications.partial_output import PartialOutput
 from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
 from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
+from univerb.files import JsonLines
 from univerb.locations import DEFAULT_MODEL
 from univerb.parallel import Workers
 from univerb.phrases.collection import PhraseItem
@@ -40,7 +42,7 @@ _PASSAGES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BatchSettings:
     """What all requests of a job have in common. Any process can make the same model of it."""
 
     model: str = DEFAULT_MODEL
@@ -69,6 +71,7 @@ class Settings:
         documents = read_documents(*self.docs) if self.docs else []
         known: dict[str, Any] = dataclasses.asdict(self) | {
             "univerb": __version__,
+            "decoding": self.decoding.model_dump(mode="json", exclude_unset=True),
             "docs": [(document.name, document.text) for document in documents],
         }
         if self.corpus:
@@ -93,7 +96,7 @@ class Summary(NamedTuple):
 def run_batch(
     source: Path,
     output: Path,
-    settings: Settings,
+    settings: BatchSettings,
     workers: Workers,
     *,
     restart: bool = False,
@@ -125,24 +128,53 @@ def run_batch(
         "input": hashlib.sha256(data).hexdigest(),
         "settings": settings.fingerprint(),
     }
-    with PartialOutput(output, header, restart) as partial:
-        resumed = done = partial.keep([line.id for line in lines], settings.batch_size)
+    partial = output.with_name(f"{output.name}.partial")
+    if output.exists() and not partial.exists() and not restart:
+        raise OptionError(
+            f"{str(output)!r} exists. Name another output, or add --restart to replace it."
+        )
+    with _writing(output):
+        rows = JsonLines(partial, header, restart=restart)
+    with rows:
+        resumed = done = _finished(rows, lines, settings.batch_size)
         report(done, len(lines))
         for answers in workers.map(answer_group, _groups(settings, lines[done:])):
-            partial.append(answers)
+            with _writing(output):
+                rows.append(*answers)
             done += len(answers)
             report(done, len(lines))
-        partial.publish()
-    with open(output, encoding="utf-8") as answered:
-        refused = sum(json.loads(line)["response"]["status_code"] != 200 for line in answered)
+        refused = sum(row["response"]["status_code"] != 200 for row in rows)
+        with _writing(output):
+            rows.publish(output)
     return Summary(len(lines), refused, resumed)
+
+
+def _finished(rows: JsonLines, lines: Sequence[Line], batch_size: int) -> int:
+    """Drop what an earlier run left of a group that it did not finish; return what remains."""
+    pairs = zip(rows, lines, strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0].get("id") == pair[1].id, pairs))
+    if count < len(lines):
+        count -= count % batch_size
+    rows.truncate(count)
+    return count
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UniverbError(
+            f"{str(output)!r} cannot be written: {error.strerror or error}. Correct that or name "
+            "another output, and run it again: what is done stays done."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Lines that one worker answers at a time."""
 
-    settings: Settings
+    settings: BatchSettings
     lines: tuple[Line, ...]
 
 
@@ -164,8 +196,8 @@ class _Phrases(NamedTuple):
     notes: tuple[str, ...]
 
 
-def answer_group(group: Group) -> list[str]:
-    """Answer some lines; returns the lines of the output."""
+def answer_group(group: Group) -> list[dict[str, Any]]:
+    """Answer some lines; returns the rows of the output."""
     import torch
 
     threads = torch.get_num_threads()
@@ -176,7 +208,7 @@ def answer_group(group: Group) -> list[str]:
         torch.set_num_threads(threads)
 
 
-def _answer(group: Group) -> list[str]:
+def _answer(group: Group) -> list[dict[str, Any]]:
     """Answer some lines, those with equal options together."""
     from univerb.decoding.loop import batch
 
@@ -184,8 +216,8 @@ def _answer(group: Group) -> list[str]:
     # What goes wrong here is no fault of a line: it ends the job.
     lm = _load(settings.model, settings.device, settings.dtype)
     shared = _shared(settings)
-    answers: dict[int, str] = {}
-    alike: dict[GenerationConfig, list[_Request]] = {}
+    answers: dict[int, dict[str, Any]] = {}
+    alike: dict[frozenset[Any], list[_Request]] = {}
     for line in group.lines:
         try:
             request = _prepare(settings, lm, line, shared)
@@ -194,26 +226,26 @@ def _answer(group: Group) -> list[str]:
         except UniverbError as error:
             answers[line.number] = refusal(line, error)
         else:
-            alike.setdefault(request.decoding, []).append(request)
-    for decoding, requests in alike.items():
-        prompts = [one.prompt for one in requests]
-        vocabularies = [one.phrases.vocabulary for one in requests]
-        options: Any = decoding.model_dump(exclude_unset=True)
+            alike.setdefault(frozenset(request.decoding.options().items()), []).append(request)
+    for requests in alike.values():
         # What other requests had in common with these must not show, not even in the last bit.
-        results = batch(lm, prompts, vocabularies, **options | {"prefix_cache": False})
-        for one, result in zip(requests, results, strict=True):
-            notes = one.phrases.notes
-            answers[one.line.number] = answer(one.line, one.body, result, settings.model, notes)
+        options = requests[0].decoding.options() | {"prefix_cache": False}
+        prompts = [request.prompt for request in requests]
+        vocabularies = [request.phrases.vocabulary for request in requests]
+        results = batch(lm, prompts, vocabularies, **options)
+        for request, result in zip(requests, results, strict=True):
+            line, notes = request.line, request.phrases.notes
+            answers[line.number] = answer(line, request.body, result, settings.model, notes)
     return [answers[line.number] for line in group.lines]
 
 
 def _prepare(
-    settings: Settings, lm: "DynamicLM", line: Line, shared: "_Phrases | Corpus"
+    settings: BatchSettings, lm: "DynamicLM", line: Line, shared: "_Phrases | Corpus"
 ) -> _Request:
     from univerb.decoding.loop import prompt_ids
 
-    body = parse(line, settings.model)
-    decoding = settings.decoding.replaced(body.options())
+    body, options = parse(line, settings.model)
+    decoding = settings.decoding.replaced(options.options())
     asked = _chat(lm, body) if isinstance(body, ChatBody) else body.prompt
     prompt = prompt_ids(lm, asked, decoding)
     if items := body.items():
@@ -224,9 +256,7 @@ def _prepare(
         query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
-        own = shared.profile_options(lm.fingerprint(), decoding.mode)
-        unset = {n: value for n, value in own.items() if n not in decoding.model_fields_set}
-        decoding = decoding.replaced(unset)
+        decoding = decoding.filled(shared.profile_options(lm.fingerprint(), decoding.mode))
     return _Request(line, body, prompt, decoding, phrases)
 
 
@@ -250,7 +280,7 @@ def _load(model: str, device: str, dtype: str) -> "DynamicLM":
 
 
 @lru_cache(maxsize=1)
-def _shared(settings: Settings) -> "_Phrases | Corpus":
+def _shared(settings: BatchSettings) -> "_Phrases | Corpus":
     """Get what serves the requests without phrases of their own, once in each process."""
     if settings.corpus:
         from univerb.corpus import open_corpus
@@ -265,7 +295,7 @@ def _shared(settings: Settings) -> "_Phrases | Corpus":
 
 
 @lru_cache(maxsize=8)
-def _collect(settings: Settings, items: tuple[PhraseItem, ...]) -> _Phrases:
+def _collect(settings: BatchSettings, items: tuple[PhraseItem, ...]) -> _Phrases:
     """Make a vocabulary; requests often come with the same documents."""
     lm = _load(settings.model, settings.device, settings.dtype)
     with warnings.catch_warnings(record=True) as raised:
@@ -275,7 +305,7 @@ def _collect(settings: Settings, items: tuple[PhraseItem, ...]) -> _Phrases:
     return _Phrases(vocabulary, tuple(str(warning.message) for warning in raised))
 
 
-def _groups(settings: Settings, lines: Sequence[Line]) -> list[Group]:
+def _groups(settings: BatchSettings, lines: Sequence[Line]) -> list[Group]:
     size = settings.batch_size
     return [Group(settings, tuple(lines[at : at + size])) for at in range(0, len(lines), size)]
 

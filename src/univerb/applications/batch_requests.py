@@ -9,10 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AliasChoices,
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,7 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
-from univerb.config import Mode
+from univerb.config import GenerationConfig, Texts, check_names, describe
 from univerb.decoding.results import Generation
 from univerb.errors import DocumentError, OptionError, UniverbError, did_you_mean
 from univerb.phrase import Document
@@ -52,13 +52,33 @@ UNSUPPORTED: dict[str, Any] = {
 }
 """OpenAI's fields that are not supported, each with a value that asks for nothing."""
 
+OPTIONS = (
+    *("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "no_repeat_ngram_size"),
+    *("seed", "stop", "ban", "mode", "tolerance", "phrase_bias", "ignore_eos", "truncate"),
+)
+"""The fields of `GenerationConfig` that a request may set."""
+MAX_TOKENS_IN_CHATS = "max_completion_tokens"
+"""OpenAI's name for max_tokens in chats by now."""
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Text = Annotated[str, StringConstraints(max_length=1_000_000)]
-Stop = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 PhraseText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
-
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _few_and_short(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(texts) > 8 or any(len(text) > 128 for text in texts):
+        raise ValueError("give at most 8 texts of at most 128 characters")
+    return texts
+
+
+class RequestOptions(GenerationConfig):
+    """What a request says about decoding, within the limits of requests."""
+
+    max_tokens: int = Field(default=128, ge=1, le=32768)
+    stop: Annotated[Texts, AfterValidator(_few_and_short)] = ()
+    ban: Annotated[Texts, AfterValidator(_few_and_short)] = ()
 
 
 class _Wire(BaseModel):
@@ -80,40 +100,12 @@ class Message(_Wire):
 
 
 class Body(_Wire):
-    """What every request may say; what it leaves open is as the job's options are."""
+    """What every request may say besides `OPTIONS`."""
 
-    other_names: ClassVar[tuple[str, ...]] = ()
     model: Name | None = None
-    max_tokens: int | None = Field(default=None, ge=1, le=32768)
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=8)] | None = None
-    ban: Annotated[list[Stop], Field(max_length=8)] | None = None
-    mode: Mode | None = None
-    tolerance: float | None = None
-    phrase_bias: float | None = None
-    no_repeat_ngram_size: int | None = None
-    ignore_eos: bool | None = None
-    truncate: Literal["left"] | None = None
     phrases: list[PhraseText] = Field(default=[], max_length=4096)
     documents: list[Text | DocumentBody] = Field(default=[], max_length=64)
     user: Name | None = None
-
-    def options(self) -> dict[str, Any]:
-        """Return what is said about decoding, as `GenerationConfig` names it."""
-        other = {"model", "phrases", "documents", "user", "prompt", "messages"}
-        given = self.model_dump(exclude=other, exclude_none=True)
-        if "stop" in given:
-            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        if "ban" in given:
-            given["ban"] = tuple(self.ban or ())
-        if self.mode == "verify":
-            # The job's tolerance is not meant for it.
-            given.setdefault("tolerance", None)
-        return given
 
     def items(self) -> tuple[PhraseItem, ...]:
         """Return what the request's own phrases are made from.
@@ -144,14 +136,6 @@ class CompletionBody(Body):
 class ChatBody(Body):
     """A user's message, with or without a system message before it."""
 
-    # OpenAI's name for it in chats by now.
-    other_names: ClassVar[tuple[str, ...]] = ("max_completion_tokens",)
-    max_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=32768,
-        validation_alias=AliasChoices("max_tokens", "max_completion_tokens"),
-    )
     messages: list[Message] = Field(max_length=2)
 
 
@@ -242,7 +226,7 @@ def _echo(custom_id: object) -> str | None:
         return None
 
 
-def parse(line: Line, model: str) -> CompletionBody | ChatBody:
+def parse(line: Line, model: str) -> tuple[CompletionBody | ChatBody, RequestOptions]:
     """Read what a line asks for.
 
     Args:
@@ -250,7 +234,7 @@ def parse(line: Line, model: str) -> CompletionBody | ChatBody:
         model: The name of the job's model.
 
     Returns:
-        Its body, checked.
+        Its body and its options, checked.
 
     Raises:
         OptionError: If the line, or anything in it, is not as it should be.
@@ -258,25 +242,41 @@ def parse(line: Line, model: str) -> CompletionBody | ChatBody:
     if line.problem:
         raise OptionError(f"{line.problem}.")
     value = json.loads(line.text)
-    _check_names(value, RequestLine.model_fields, "the line")
+    check_names(value, RequestLine.model_fields, "the line has the unknown field {!r}.")
     outside = _validated(RequestLine, value, "")
     if outside.url not in BODIES:
         raise OptionError(f"url is {outside.url[:80]!r}. {did_you_mean(outside.url[:80], BODIES)}")
     kind = BODIES[outside.url]
-    asked = {name: given for name, given in outside.body.items() if not _asks_nothing(name, given)}
-    _check_names(asked, [*kind.model_fields, *kind.other_names], "body")
+    asked = {name: field for name, field in outside.body.items() if not _asks_nothing(name, field)}
+    chat_names = (MAX_TOKENS_IN_CHATS,) if kind is ChatBody else ()
+    allowed = dict.fromkeys((*kind.model_fields, *OPTIONS, *chat_names))
+    check_names(asked, allowed, "body has the unknown field {!r}.")
     # null is as good as not there.
-    said = {name: given for name, given in asked.items() if given is not None}
-    body = _validated(kind, said, "body.")
+    fields = {name: field for name, field in asked.items() if field is not None}
+    if MAX_TOKENS_IN_CHATS in fields:
+        fields.setdefault("max_tokens", fields.pop(MAX_TOKENS_IN_CHATS))
+    options = _options({name: fields.pop(name) for name in OPTIONS if name in fields})
+    body = _validated(kind, fields, "body.")
     if body.model not in (None, model):
         raise OptionError(
             f"body.model is {body.model!r}; this job runs {model!r}. Leave it out, or run a job "
             "for each model."
         )
-    return body
+    return body, options
 
 
-def answer(line: Line, body: Body, result: Generation, model: str, notes: Sequence[str]) -> str:
+def _options(fields: dict[str, Any]) -> RequestOptions:
+    if isinstance(fields.get("stop"), str):
+        fields["stop"] = [fields["stop"]]
+    try:
+        return RequestOptions(**fields)
+    except OptionError as error:
+        raise OptionError(f"body.{error}") from None
+
+
+def answer(
+    line: Line, body: Body, result: Generation, model: str, notes: Sequence[str]
+) -> dict[str, Any]:
     """Write the answer to a request.
 
     Args:
@@ -287,7 +287,7 @@ def answer(line: Line, body: Body, result: Generation, model: str, notes: Sequen
         notes: What the user should know about the request's phrases.
 
     Returns:
-        A line of the output, without its end.
+        A row of the output.
     """
     is_chat = isinstance(body, ChatBody)
     written = {"message": {"role": "assistant", "content": result.text}}
@@ -316,24 +316,18 @@ def answer(line: Line, body: Body, result: Generation, model: str, notes: Sequen
         },
         "univerb": {"pieces": pieces, "stats": stats, "notes": list(notes)},
     }
-    return _written(line, 200, content)
+    return _row(line, 200, content)
 
 
-def refusal(line: Line, error: UniverbError) -> str:
-    """Write the answer to a line that cannot be answered; without its end."""
+def refusal(line: Line, error: UniverbError) -> dict[str, Any]:
+    """Write the answer to a line that cannot be answered."""
     details = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
-    return _written(line, 400, {"error": details})
+    return _row(line, 400, {"error": details})
 
 
-def _written(line: Line, status: int, body: dict[str, Any]) -> str:
+def _row(line: Line, status: int, body: dict[str, Any]) -> dict[str, Any]:
     response = {"status_code": status, "request_id": f"req_{line.digest}", "body": body}
-    whole = {
-        "id": line.id,
-        "custom_id": line.custom_id,
-        "response": response,
-        "error": None,
-    }
-    return json.dumps(whole, ensure_ascii=False)
+    return {"id": line.id, "custom_id": line.custom_id, "response": response, "error": None}
 
 
 def _asks_nothing(name: str, value: object) -> bool:
@@ -345,20 +339,8 @@ def _asks_nothing(name: str, value: object) -> bool:
     )
 
 
-def _check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
-    names = list(allowed)
-    for name in given:
-        if name not in names:
-            hint = did_you_mean(name[:80], names)
-            raise OptionError(f"{where} has the unknown field {name[:80]!r}. {hint}")
-
-
-def _validated(kind: type[_Model], value: object, where: str) -> _Model:
+def _validated(kind: type[_Model], value: object, prefix: str) -> _Model:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        # A field with several types has an error for each.
-        every = error.errors(include_url=False, include_input=False)
-        field = every[0]["loc"][0]
-        reasons = dict.fromkeys(one["msg"] for one in every if one["loc"][0] == field)
-        raise OptionError(f"{where}{field}: {', or '.join(reasons)}. Correct it.") from None
+        raise OptionError(f"{describe(error, kind, prefix)} Correct it.") from None

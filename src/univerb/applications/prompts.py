@@ -81,7 +81,7 @@ def fitted(
     if not fitting:
         raise PromptError(
             f"the question and its instruction do not fit: the context leaves {room} tokens beside "
-            "max_tokens. Ask a shorter question, lower max_tokens, or leave shots at 0."
+            "max_tokens. Ask a shorter question, or lower max_tokens."
         )
     short = _shortened(passages, fitting)
     return encode(short), short

@@ -8,10 +8,10 @@ import typer
 from rich.table import Table
 
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
+from univerb.cli.flags import with_flags
 from univerb.cli.index import make_settings, told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import AsJson, Dtype, Model, Offline, make_folder
-from univerb.locations import DEFAULT_MODEL
+from univerb.cli.options import AsJson, TorchFlags, make_folder
 
 if TYPE_CHECKING:
     from univerb.applications.adapt import Adaptation, Measured
@@ -26,8 +26,10 @@ Passages = Annotated[int, typer.Option(min=1, help="Calibrate on so many.")]
 Chunks = Annotated[int, typer.Option("-k", min=1, help="Phrases from how many chunks.")]
 
 
+@with_flags
 def adapt(
     docs: Annotated[list[str], typer.Argument(help="Text of the domain: files or folders.")],
+    model: TorchFlags,
     output: Annotated[Path, typer.Option("-o", "--output", help="The corpus.")] = Path("corpus.uv"),
     held_out: HeldOut = None,
     before: Annotated[
@@ -43,9 +45,6 @@ def adapt(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Work on Ray.")] = False,
     ray_address: Annotated[str | None, typer.Option(help="A running Ray cluster.")] = None,
-    model: Model = DEFAULT_MODEL,
-    dtype: Dtype = "float32",
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Adapt to a domain without training: index its text, calibrate, measure before and after."""
@@ -61,7 +60,7 @@ def adapt(
     kept_out = read_documents(*held_out) if held_out else None
     other = open_corpus(before) if before else None
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
-    lm = load_model(model, dtype=dtype, offline=offline)
+    lm = load_model(model.name, dtype=model.dtype, offline=model.offline)
     note_untrained(lm)
     from univerb.applications.adapt import adapt as run
 

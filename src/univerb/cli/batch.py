@@ -8,135 +8,96 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from univerb.cli.console import errors, show_warnings
+from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import prepare_default
-from univerb.cli.options import (
-    PHRASES,
-    Device,
-    Dtype,
-    MaxTokens,
-    Mode,
-    Model,
-    NoRepeatNgramSize,
-    PhraseBias,
-    Seed,
-    Temperature,
-    Tolerance,
-    TopP,
-)
+from univerb.cli.options import COMMON_DECODING, DECODING, MODEL, PHRASES, ModelOptions
+from univerb.config import GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
-WORKERS = "Workers"
+
+class SharedPhrases(Options):
+    """Phrases for every request that has none of its own."""
+
+    docs: list[str] = []
+    """Documents whose phrases serve every request without its own. Repeatable."""
+    corpus: Path | None = None
+    """A corpus to look up phrases in, prompt by prompt."""
 
 
+class WorkerOptions(Options):
+    """Who does the work."""
+
+    workers: int | None = None
+    """Number of processes; 1 by default."""
+    ray: bool = False
+    """Run them with Ray."""
+    ray_address: str | None = None
+    """A Ray cluster that runs already."""
+    batch_size: int = 8
+    """Requests that are decoded together."""
+    threads: int = 1
+    """Threads of each worker."""
+    restart: bool = False
+    """Drop what an earlier run has left."""
+
+
+@with_flags
 def batch(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="INPUT.jsonl", help="Requests in OpenAI's batch format."),
+        Path, typer.Argument(metavar="INPUT.jsonl", help="Requests in OpenAI's batch format.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where the answers go, in the same order.")
     ],
-    docs: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Documents whose phrases serve every request without its own. Repeatable.",
-            rich_help_panel=PHRASES,
-        ),
-    ] = None,
-    corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="A corpus to look up phrases in, prompt by prompt.", rich_help_panel=PHRASES
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="So many processes; 1 by default.", rich_help_panel=WORKERS),
-    ] = None,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="Run them with Ray.", rich_help_panel=WORKERS)
-    ] = False,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(help="A Ray cluster that runs already.", rich_help_panel=WORKERS),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Decode so many requests together.", rich_help_panel=WORKERS)
-    ] = 8,
-    threads: Annotated[
-        int, typer.Option(help="Threads of each worker.", rich_help_panel=WORKERS)
-    ] = 1,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart", help="Drop what an earlier run has left.", rich_help_panel=WORKERS
-        ),
-    ] = False,
-    max_tokens: MaxTokens = 128,
-    mode: Mode = None,
-    tolerance: Tolerance = None,
-    phrase_bias: PhraseBias = None,
-    no_repeat_ngram_size: NoRepeatNgramSize = None,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = 0,
-    model: Model = DEFAULT_MODEL,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
+    phrases: Annotated[SharedPhrases, Flags(PHRASES)],
+    work: Annotated[WorkerOptions, Flags("Workers")],
+    decoding: Annotated[GenerationConfig, Flags(DECODING, only=COMMON_DECODING)],
+    model: Annotated[ModelOptions, Flags(MODEL, only=("name", "device", "dtype"))],
 ) -> None:
     """Answer a file of requests. A job that was stopped goes on where it was: run it again.
 
     What a request leaves open is as the options here say. The answers are the same, byte for
     byte, whatever the number of workers.
     """
-    from univerb.applications.batch_jobs import Settings, run_batch
-    from univerb.config import GenerationConfig
+    from univerb.applications.batch_jobs import BatchSettings, run_batch
     from univerb.parallel import make_workers
 
     show_warnings()
-    if docs and corpus:
+    if phrases.docs and phrases.corpus:
         raise OptionError("phrases come from --docs or from a --corpus, not from both.")
-    if docs and "-" in docs:
+    if "-" in phrases.docs:
         raise OptionError("--docs cannot be standard input here: every worker reads it anew.")
-    decoding = GenerationConfig(
-        max_tokens=max_tokens,
-        mode=mode and mode.value,
-        tolerance=tolerance,
-        phrase_bias=phrase_bias,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-    )
-    settings = Settings(
-        model=model,
-        device=device,
-        dtype=dtype,
-        docs=tuple(docs or ()),
-        corpus=str(corpus) if corpus else None,
+    settings = BatchSettings(
+        model=model.name,
+        device=model.device,
+        dtype=model.dtype,
+        docs=tuple(phrases.docs),
+        corpus=str(phrases.corpus) if phrases.corpus else None,
         decoding=decoding,
-        batch_size=batch_size,
-        threads=threads,
+        batch_size=work.batch_size,
+        threads=work.threads,
     )
     # Before there are workers: each of them would find out for itself.
-    locate(model)
-    if model == DEFAULT_MODEL and not is_converted():
+    locate(model.name)
+    if model.name == DEFAULT_MODEL and not is_converted():
         prepare_default()
-    _keep_quiet()
-    with _bar() as bar, make_workers(workers, ray, ray_address) as crew:
+    # Workers have no terminal for transformers to draw bars on.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    with _bar() as bar, make_workers(work.workers, work.ray, work.ray_address) as workers:
         task = bar.add_task("answering", total=None)
         summary = run_batch(
             source,
             output,
             settings,
-            crew,
-            restart=restart,
+            workers,
+            restart=work.restart,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     errors.print(
         f"{summary.requests} requests, {summary.refused} refused, {summary.resumed} from an "
-        f"earlier run: {output}",
+        f"earlier run: {str(output)!r}",
         markup=False,
     )
 
@@ -144,9 +105,3 @@ def batch(
 def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=errors, disable=not errors.is_terminal)
-
-
-def _keep_quiet() -> None:
-    """Keep transformers from drawing bars of its own, in the workers too."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -7,20 +7,19 @@ import typer
 
 from univerb.cli.adapt import Chunks, Passages, show_calibration
 from univerb.cli.console import note_untrained, print_json, show_warnings
+from univerb.cli.flags import with_flags
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import AsJson, Dtype, Model, Offline
-from univerb.locations import DEFAULT_MODEL
+from univerb.cli.options import AsJson, TorchFlags
 
 
+@with_flags
 def calibrate(
     corpus: Annotated[Path, typer.Argument(help="The corpus.")],
     docs: Annotated[list[str], typer.Argument(help="Held-out text: files or folders.")],
+    model: TorchFlags,
     k: Chunks = 32,
     passages: Passages = 32,
-    model: Model = DEFAULT_MODEL,
-    dtype: Dtype = "float32",
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Find phrase_bias and tolerance on held-out text and keep them with the corpus."""
@@ -30,7 +29,7 @@ def calibrate(
     show_warnings()
     opened = open_corpus(corpus)
     documents = read_documents(*docs)
-    lm = load_model(model, dtype=dtype, offline=offline)
+    lm = load_model(model.name, dtype=model.dtype, offline=model.offline)
     note_untrained(lm)
     from univerb.applications.calibrate import calibrate as run
     from univerb.applications.calibrate import save_profile

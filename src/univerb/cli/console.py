@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +26,9 @@ __all__ = [
     "pieces_text",
     "print_json",
     "print_sources",
+    "print_text",
     "show_warnings",
+    "side_by_side",
     "stats_line",
 ]
 
@@ -62,6 +65,14 @@ def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
     return text
 
 
+def print_text(shown: Text, text: str) -> None:
+    """Print a text in colour on a terminal, and as it is elsewhere: rich would replace tabs."""
+    if console.is_terminal:
+        console.print(shown)
+    else:
+        print(text)
+
+
 def stats_line(stats: "Stats") -> str:
     """Say in one line what a generation cost."""
     seconds = f"{stats.encode_seconds:.1f} s encode, {stats.prefill_seconds:.1f} s prefill, "
@@ -70,6 +81,20 @@ def stats_line(stats: "Stats") -> str:
         f"({stats.tokens_per_step:.2f} per pass), {stats.phrase_share:.0%} in phrases, "
         f"{stats.phrases} phrases to choose from; {seconds}{stats.decode_seconds:.1f} s decode"
     )
+
+
+def side_by_side(generations: "dict[str, Generation]") -> Table:
+    """Show generations in columns under their names, each with what it cost."""
+    grid = Table.grid(expand=True)
+    for _ in generations:
+        grid.add_column(ratio=1, overflow="fold")
+    grid.add_row(
+        *(
+            Panel(Group(pieces_text(g.pieces), Text(stats_line(g.stats), style="dim")), title=name)
+            for name, g in generations.items()
+        )
+    )
+    return grid
 
 
 def print_sources(generation: "Generation", limit: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""Options that several verbs share, from text to values."""
+"""Groups of flags that several verbs share."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -6,15 +6,69 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
+from univerb.cli.flags import Flags, Options
+from univerb.config import GenerationConfig
 from univerb.errors import OptionError
+from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.phrase import Document
     from univerb.phrases.ngrams import PhraseSource
 
+PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
+ADVANCED = "Advanced decoding"
 
-PHRASES, DECODING, MODEL, OUTPUT, DATA = "Phrases", "Decoding", "Model", "Output", "Data"
+DecodingFlags = Annotated[
+    GenerationConfig,
+    Flags(
+        DECODING,
+        without=("growth",),
+        panels={"ban": PHRASES, "explain": OUTPUT}
+        | dict.fromkeys(
+            ("draft_bias", "positions", "dtype", "segment", "exact", "prefix_cache"), ADVANCED
+        ),
+        names={"dtype": "kernel_dtype"},
+    ),
+]
+COMMON_DECODING = (
+    *("max_tokens", "mode", "tolerance", "phrase_bias", "temperature", "top_p", "top_k"),
+    *("repetition_penalty", "no_repeat_ngram_size", "seed", "stop", "ban"),
+)
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
+]
+
+
+class EngineName(StrEnum):
+    """What computes."""
+
+    torch = "torch"
+    llamacpp = "llamacpp"
+
+
+class ModelOptions(Options):
+    """The model and where it runs: the keywords of `load_model`."""
+
+    name: str = Field(default=DEFAULT_MODEL, alias="model")
+    """A folder, a Hub id, or the default."""
+    adapter: bool = False
+    """Add the LoRA adapter beside the encoder, which is made for atomic."""
+    engine: EngineName = EngineName.torch
+    """llamacpp: the GGUF file, several times faster."""
+    device: str = "cpu"
+    """torch: cpu, cuda or mps."""
+    dtype: str = "float32"
+    """torch: float32, bfloat16 or float16."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads; by default all cores."""
+    offline: bool | None = None
+    """Never contact the Hub."""
+
+
+ModelFlags = Annotated[ModelOptions, Flags(MODEL)]
+TorchFlags = Annotated[ModelOptions, Flags(MODEL, only=("name", "dtype", "offline"))]
 
 
 class SourceName(StrEnum):
@@ -26,6 +80,72 @@ class SourceName(StrEnum):
     parsed = "parsed"
 
 
+_SIZES = {
+    SourceName.tokens: "2-8",
+    SourceName.words: "2-5",
+    SourceName.fmm: "2-16",
+    SourceName.parsed: "2-8",
+}
+
+
+class SourceOptions(Options):
+    """Which phrases of documents to use."""
+
+    source: SourceName = SourceName.tokens
+    """All n-grams of tokens or of words, the longest frequent ones (fmm), or a parser's."""
+    sizes: str | None = None
+    """Shortest and longest phrase, such as 2-8: words for words and fmm, else tokens."""
+    min_count: int = Field(default=5, ge=1)
+    """fmm: how often a phrase must occur."""
+    max_phrases: int | None = Field(default=None, ge=0)
+    """Use at most this many phrases."""
+
+    def phrase_source(self, documents: "Sequence[Document]") -> "PhraseSource":
+        """Make the phrase source; `documents` is what `fmm` counts in."""
+        from univerb.phrases.ngrams import ngrams, word_ngrams
+
+        sizes = parse_sizes(self.sizes or _SIZES[self.source])
+        if self.source is SourceName.parsed:
+            from univerb.phrases.parsed import parsed_chunks
+
+            return parsed_chunks(sizes=sizes)
+        if self.source is SourceName.fmm:
+            from univerb.phrases.fmm import fmm_of
+
+            return fmm_of(documents, sizes, self.min_count)
+        return word_ngrams(sizes) if self.source is SourceName.words else ngrams(sizes)
+
+
+def parse_sizes(text: str) -> tuple[int, int]:
+    """Read `2-8` as (2, 8), and `3` as (3, 3)."""
+    low, _, high = text.partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise OptionError(f"--sizes is {text!r}; give two numbers such as 2-8.") from None
+
+
+def typed_names(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that the user typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make a folder that an option names, or say that it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"{option} {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
+        ) from error
+
+
+# Flags of verbs that do not take the groups above yet.
+
+DATA = "Data"
+
+
 class ModeName(StrEnum):
     """The decode modes."""
 
@@ -34,12 +154,6 @@ class ModeName(StrEnum):
     verify = "verify"
 
 
-_OWN_SIZES = {
-    SourceName.tokens: "2-8",
-    SourceName.words: "2-5",
-    SourceName.fmm: "2-16",
-    SourceName.parsed: "2-8",
-}
 Sizes = Annotated[
     str | None,
     typer.Option(
@@ -97,13 +211,6 @@ Adapter = Annotated[
 ]
 
 
-class EngineName(StrEnum):
-    """What computes."""
-
-    torch = "torch"
-    llamacpp = "llamacpp"
-
-
 Engine = Annotated[
     EngineName,
     typer.Option(help="llamacpp: the GGUF file, several times faster.", rich_help_panel=MODEL),
@@ -127,44 +234,6 @@ WikiCorpus = Annotated[
 LawCorpus = Annotated[Path | None, typer.Option(help="The same for law.", rich_help_panel=DATA)]
 Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=MODEL)]
 Offline = Annotated[bool | None, typer.Option(help="Never contact the Hub.", rich_help_panel=MODEL)]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
-]
-
-
-def parse_sizes(text: str) -> tuple[int, int]:
-    """Read `2-8` as (2, 8).
-
-    Args:
-        text: What the user typed.
-
-    Returns:
-        Shortest and longest.
-
-    Raises:
-        OptionError: If it is not two numbers.
-    """
-    low, _, high = text.partition("-")
-    try:
-        return int(low), int(high or low)
-    except ValueError:
-        raise OptionError(f"--sizes is {text!r}; give two numbers such as 2-8.") from None
-
-
-def typed_names(context: typer.Context) -> set[str]:
-    """Return the names of the parameters that the user typed."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-
-
-def make_folder(option: str, folder: Path) -> None:
-    """Make a folder that an option names, or say that it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(
-            f"{option} {str(folder)!r} cannot be made: {error.strerror}. Name another folder."
-        ) from error
 
 
 def write_pages(folder: Path, pages: dict[str, str]) -> None:
@@ -190,26 +259,6 @@ def refuse_overwriting(option: str, out: Path | None, inputs: Iterable[Path]) ->
 def phrase_source(
     name: SourceName, sizes: str | None, min_count: int, documents: "Sequence[Document]"
 ) -> "PhraseSource":
-    """Make the phrase source that the options ask for.
-
-    Args:
-        name: Which.
-        sizes: Shortest and longest phrase, as typed; None for the source's own.
-        min_count: How often a phrase of `fmm` must occur.
-        documents: What `fmm` counts in.
-
-    Returns:
-        The source.
-    """
-    from univerb.phrases.ngrams import ngrams, word_ngrams
-
-    low, high = parse_sizes(sizes or _OWN_SIZES[name])
-    if name is SourceName.parsed:
-        from univerb.phrases.parsed import parsed_chunks
-
-        return parsed_chunks(sizes=(low, high))
-    if name is SourceName.fmm:
-        from univerb.phrases.fmm import fmm_of
-
-        return fmm_of(documents, (low, high), min_count)
-    return word_ngrams((low, high)) if name is SourceName.words else ngrams((low, high))
+    """Make the phrase source that the options ask for."""
+    options = SourceOptions(source=name, sizes=sizes, min_count=min_count)
+    return options.phrase_source(documents)

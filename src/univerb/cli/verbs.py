@@ -1,6 +1,7 @@
 """Verbs that are listed without being imported, so that `--help` is quick."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -8,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from univerb.cli.console import errors
+from univerb.errors import UniverbError
 
 
 def add_verbs(group: typer.Typer, package: str, verbs: Mapping[str, str]) -> None:
@@ -37,9 +39,44 @@ def _lazy(package: str, name: str) -> type[TyperCommand]:
         def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401
             verb = typer.Typer(add_completion=False)
             verb.command()(getattr(import_module(f"{package}.{name}"), name))
-            return typer.main.get_command(verb).make_context(*arguments, **settings)
+            command: Any = typer.main.get_command(verb)
+            command.callback = _naming_flags(command)
+            return command.make_context(*arguments, **settings)
 
     return LazyVerb
+
+
+def _naming_flags(command: Any) -> Callable[..., None]:  # noqa: ANN401  (of click)
+    """Let the errors of a verb name its flags where they name options."""
+    verb = command.callback
+
+    def run(**values: Any) -> None:  # noqa: ANN401  (what click parsed)
+        try:
+            verb(**values)
+        except UniverbError as error:
+            if len(error.args) == 1:
+                flags = {p.name: p.opts[0] for p in command.params if p.opts[0].startswith("-")}
+                error.args = (flags_named(str(error), flags),)
+            raise
+
+    return run
+
+
+def flags_named(message: str, flags: Mapping[str, str]) -> str:
+    """Write the options of an error message as the flags of a verb.
+
+    Args:
+        message: It names options as Python has them: max_tokens, truncate='left'.
+        flags: The verb's, by option.
+
+    Returns:
+        The message with --max-tokens, --truncate.
+    """
+    for option, flag in flags.items():
+        # A single word may be just a word: it is an option where a value follows.
+        follows = "" if "_" in option else r"(?= is |=| ')"
+        message = re.sub(rf"(?<![\w-]){option}\b{follows}(='left')?", flag, message)
+    return message
 
 
 def _refuse(old: str, new: str) -> Any:  # noqa: ANN401  (a function that typer inspects)

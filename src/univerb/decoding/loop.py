@@ -310,7 +310,7 @@ def prompt_ids(lm: PhraseModel, prompt: Prompt, config: GenerationConfig) -> lis
     if len(ids) > limit and config.truncate is None:
         raise PromptError(
             f"the prompt has {len(ids)} tokens; the context of {lm.context_size} leaves room for "
-            f"{limit}. Shorten it, or set truncate to 'left' to keep its end."
+            f"{limit}. Shorten it, or keep its end with truncate='left'."
         )
     return ids[-limit:]
 

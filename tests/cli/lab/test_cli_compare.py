@@ -226,7 +226,7 @@ def test_no_text_becomes_markup(compare, tmp_path):
         ("p --corpus nowhere.uv", ("nowhere.uv",)),
         ("p --docs lease.txt --html .", ("--html '.' cannot be written",)),
         ("p --docs lease.txt --html no/page.html", ("--html", "Name a file in a folder")),
-        ("p --docs lease.txt --max-tokens 0", ("max_tokens is 0",)),
+        ("p --docs lease.txt --max-tokens 0", ("--max-tokens is 0",)),
     ],
 )
 def test_every_wrong_combination_is_one_line(
