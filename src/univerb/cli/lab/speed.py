@@ -12,7 +12,7 @@ from rich.table import Table
 
 from univerb.cli.console import console, escape, print_json, show_warnings
 from univerb.cli.index import told_progress
-from univerb.cli.loading import load_any, load_model
+from univerb.cli.loading import load_model
 from univerb.cli.options import (
     OUTPUT,
     AsJson,
@@ -120,7 +120,7 @@ def speed(
         from univerb.lab.speed.parts import time_part
 
         make_folder("--out", out)
-        loaded = load_any(model, engine, threads=threads, offline=offline)
+        loaded = load_model(model, engine=engine, threads=threads, offline=offline)
         with told_progress() as tell:
             report = time_part(loaded, part, docs or [], corpus, limit, tell)
     _write(out, part, report)
