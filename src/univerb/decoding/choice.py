@@ -83,7 +83,7 @@ def choose_atomic(
         tokens = [unit for unit in seen if unit < len(logits)]
         return Choice(sampler.pick(sampler.filtered(allowed, tokens)), logits)
     both = numpy.concatenate([allowed, phrases.logits])
-    if sampler.has_filters:
+    if sampler.filters:
         both = sampler.filtered(both, _columns(seen, len(logits), phrases))
     return Choice(_unit(sampler.pick(both), len(logits), phrases), logits, phrases)
 

@@ -4,8 +4,10 @@ What passes between them lies in host memory as numpy arrays: a choice needs a f
 row, and an engine that has no torch must not bring it in.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy
 from numpy.typing import NDArray
@@ -98,31 +100,24 @@ class PhraseWeights(Protocol):
         ...
 
 
-class Sampler(Protocol):
+@dataclass(frozen=True)
+class Sampler(ABC):
     """How one sequence turns logits into a choice; holds the sequence's own random state."""
 
-    @property
-    def temperature(self) -> float:
-        """What the filters divide logits by, for scores that do not go through them."""
-        ...
+    filters: Sequence[Callable[..., Any]]
+    """Applied one after the other; empty if `filtered` changes nothing."""
+    is_greedy: bool
+    """Whether it picks without drawing."""
+    temperature: float
+    """What the filters divide logits by, for scores that do not go through them."""
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether it picks without drawing."""
-        ...
-
-    @property
-    def has_filters(self) -> bool:
-        """Whether `filtered` changes anything."""
-        ...
-
+    @abstractmethod
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
-        ...
 
+    @abstractmethod
     def pick(self, filtered: Floats) -> int:
         """Choose an id from filtered logits (N,)."""
-        ...
 
 
 class Engine(Protocol):

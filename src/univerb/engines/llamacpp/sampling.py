@@ -6,30 +6,17 @@ from dataclasses import dataclass
 import numpy
 
 from univerb.config import GenerationConfig
-from univerb.engines.base import Floats
+from univerb.engines.base import Floats, Sampler
 
 Filter = Callable[[Floats, Sequence[int]], Floats]
 
 
 @dataclass(frozen=True)
-class NumpySampler:
-    """How one sequence turns logits into a choice; holds the sequence's own random state."""
+class NumpySampler(Sampler):
+    """With filters and random numbers of numpy."""
 
-    filters: tuple[Filter, ...]
     generator: numpy.random.Generator | None
     """None is greedy."""
-    temperature: float = 1.0
-    """What the filters divide logits by, for scores that do not go through them."""
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether it picks without drawing."""
-        return self.generator is None
-
-    @property
-    def has_filters(self) -> bool:
-        """Whether `filtered` changes anything."""
-        return bool(self.filters)
 
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
@@ -54,14 +41,15 @@ def make_sampler(config: GenerationConfig) -> NumpySampler:
     if penalty != 1.0:
         filters.append(lambda logits, seen: _penalised(logits, seen, penalty))
     if temperature == 0.0:
-        return NumpySampler(tuple(filters), None)
+        return NumpySampler(filters, True, 1.0, None)
     if temperature != 1.0:
         filters.append(lambda logits, seen: logits / numpy.float32(temperature))
     if config.top_k:
         filters.append(lambda logits, seen: _top_k(logits, config.top_k))
     if config.top_p < 1.0:
         filters.append(lambda logits, seen: _top_p(logits, config.top_p))
-    return NumpySampler(tuple(filters), numpy.random.default_rng(config.seed), temperature)
+    generator = numpy.random.default_rng(config.seed)
+    return NumpySampler(filters, False, temperature, generator)
 
 
 def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:

@@ -17,32 +17,19 @@ from transformers import (
 )
 
 from univerb.config import GenerationConfig
-from univerb.engines.base import Floats
+from univerb.engines.base import Floats, Sampler
 
 Filter = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class TorchSampler:
-    """How one sequence turns logits into a choice; holds the sequence's own random state."""
+class TorchSampler(Sampler):
+    """With transformers' filters and torch's random numbers."""
 
-    filters: tuple[Filter, ...]
     generator: torch.Generator | None
     """None is greedy."""
     device: torch.device
     """Where a draw happens: the LM's own, as its `generate()` does."""
-    temperature: float = 1.0
-    """What the filters divide logits by, for scores that do not go through them."""
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether it picks without drawing."""
-        return self.generator is None
-
-    @property
-    def has_filters(self) -> bool:
-        """Whether `filtered` changes anything."""
-        return bool(self.filters)
 
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
@@ -70,7 +57,7 @@ def make_sampler(config: GenerationConfig, device: torch.device | str = "cpu") -
     if config.repetition_penalty != 1.0:
         filters.append(RepetitionPenaltyLogitsProcessor(penalty=config.repetition_penalty))
     if config.temperature == 0.0:
-        return TorchSampler(tuple(filters), None, torch_device)
+        return TorchSampler(filters, True, 1.0, None, torch_device)
     if config.temperature != 1.0:
         filters.append(TemperatureLogitsWarper(config.temperature))
     if config.top_k:
@@ -78,4 +65,4 @@ def make_sampler(config: GenerationConfig, device: torch.device | str = "cpu") -
     if config.top_p < 1.0:
         filters.append(TopPLogitsWarper(top_p=config.top_p))
     generator = torch.Generator(device=torch_device).manual_seed(config.seed)
-    return TorchSampler(tuple(filters), generator, torch_device, config.temperature)
+    return TorchSampler(filters, False, config.temperature, generator, torch_device)
