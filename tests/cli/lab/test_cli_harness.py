@@ -62,14 +62,13 @@ def no_model(monkeypatch) -> None:
     monkeypatch.setattr(cli_harness, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
 
 
-def test_prints_a_table_and_writes_the_results(ask, model, folder):
-    out = folder / "made" / "results.json"
+def test_prints_a_table_or_the_results(ask, model, folder):
     given = ("--docs", folder / "lease.txt", "--phrase-bias", 2, "--limit", 2, "--offline")
-    ran = ask("--model", model, *given, "-o", out)
+    ran = ask("--model", model, *given)
     assert ran.code == 0, ran.err
     header, _, row = ran.out.strip().splitlines()
     assert "Metric" in header and "lease_choice" in row and "acc" in row
-    results = json.loads(out.read_text())
+    results = ask("--model", model, *given, "--json").json
     assert results["config"]["phrases"] == ["1 documents and phrases"]
     assert results["config"]["phrase_bias"] == 2.0
     assert results["n-samples"]["lease_choice"]["effective"] == 2
@@ -93,7 +92,6 @@ def test_takes_phrases_of_the_context(ask, model):
         (["--docs", "nowhere.txt"], "nowhere.txt"),
         (["--phrases", "nowhere.txt"], "nowhere.txt"),
         (["--corpus", "nowhere"], "nowhere"),
-        (["-o", "data.json/results.json"], "--out"),
     ],
 )
 def test_a_wrong_path_is_said_before_the_model_is_loaded(
@@ -128,9 +126,3 @@ def test_without_the_harness_say_what_to_install(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     ran = ask()
     assert ran.code == 1 and "pip install 'univerb[harness]'" in ran.err
-
-
-def test_a_folder_for_the_results_is_refused_before_the_run(run, tmp_path):
-    ran = run("lab", "harness", "no_such_task", "-o", tmp_path)
-    assert ran.code == 1
-    assert "is a folder. Name a file" in " ".join(ran.err.split())

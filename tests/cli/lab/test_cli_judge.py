@@ -56,7 +56,7 @@ def refused(ran: Ran, *words: str) -> None:
 def test_prompts_go_out_and_replies_come_in(run, texts, tmp_path):
     prompts, replies = tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
     ran = run("lab", "judge", *texts, "--prompts", prompts)
-    assert ran.code == 0 and "10 pairs are in" in ran.out
+    assert ran.code == 0 and "10 pairs are in" in ran.err
     judged(prompts, replies, likes_good)
     ran = run("lab", "judge", *texts, "--replies", replies)
     assert (ran.code, ran.err) == (0, "")
@@ -93,12 +93,11 @@ def test_a_judge_of_places_gives_half_and_half(run, texts, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     run("lab", "judge", *texts, "--prompts", prompts)
     replies = judged(prompts, tmp_path / "replies.jsonl", lambda _: "[[1]]")
-    ran = run("lab", "judge", *texts, "--replies", replies, "--json", "-o", tmp_path / "out")
+    ran = run("lab", "judge", *texts, "--replies", replies, "--json")
     rates = {way: ran.json[way]["rates"] for way in ("rate_avg", "item_avg")}
     assert rates["rate_avg"] == {"better": 0.5, "no_preference": 0.0, "worse": 0.5}
     assert rates["item_avg"] == {"better": 0.0, "no_preference": 1.0, "worse": 0.0}
     assert ran.json["position_bias"] == 1.0
-    assert json.loads((tmp_path / "out" / "judge.json").read_text()) == ran.json
     assert "paper: Transformer, LawMT" in ran.json["paper"]
     assert "Position bias 100%" in run("lab", "judge", *texts, "--replies", replies).out
 
@@ -212,14 +211,14 @@ def fill(sheet: Path, to: Path, answer: Callable[[dict[str, str], str], str]) ->
 def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     sheet, key = tmp_path / "sheet.csv", tmp_path / "key.json"
     ran = run("lab", "judge", *texts, "--sheet", sheet, "--key", key, "--cases", 8)
-    assert ran.code == 0 and "8 pairs are in" in ran.out
+    assert ran.code == 0 and "8 pairs are in" in ran.err
     assert json.loads(key.read_text())["ours"] == "good"
     # One annotator likes what is good; another one does not care about grammar.
     better = lambda record, _: "1" if "good" in record["continuation 1"] else "2"  # noqa: E731
     first = fill(sheet, tmp_path / "1.csv", better)
     second = fill(sheet, tmp_path / "2.csv", lambda r, n: "tie" if n == "grammar" else better(r, n))
     given = ("--filled", first, "--filled", second, "--key", key)
-    ran = run("lab", "judge", *given, "-o", tmp_path / "out")
+    ran = run("lab", "judge", *given)
     assert ran.code == 0
     rates = dict(re.findall(r"^ *(\S.*\S) {2,}(\d\.\d\d +\d\.\d\d +\d\.\d\d)", ran.out, re.M))
     assert rates["overall"].split() == ["1.00", "0.00", "0.00"]
@@ -227,9 +226,8 @@ def test_a_sheet_goes_out_blind_and_comes_back(run, texts, tmp_path):
     # The paper's own, table 2.
     assert rates["paper: CoG, Overall Evaluation"].split() == ["0.53", "0.22", "0.25"]
     assert "grammar: majority 0.00 / 1.00 / 0.00; agreement 0.00, kappa (Cohen) 0.00" in ran.out
-    report = json.loads((tmp_path / "out" / "judge.json").read_text())
+    report = run("lab", "judge", *given, "--json").json
     assert [own["criterion"] for own in report["criteria"]] == list(CRITERIA)
-    assert run("lab", "judge", *given, "--json").json == report
 
 
 def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
@@ -255,7 +253,6 @@ def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
         ("--sheet s", ("--sheet needs --key",)),
         ("--filled f", ("--filled needs --key",)),
         ("--prompts p --key k", ("--key is not for --prompts",)),
-        ("--prompts p -o out", ("--out is not for --prompts",)),
         ("--prompts p --workers 2", ("--workers is not for --prompts",)),
         ("--replies r --log l", ("--log is not for --replies",)),
         ("--sheet s --key k --judge-model m", ("--judge-model is not for --sheet",)),

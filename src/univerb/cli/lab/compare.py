@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,16 +20,11 @@ from univerb.cli.options import (
     AsJson,
     Device,
     Dtype,
-    Engine,
-    EngineName,
     MaxTokens,
     Model,
     Offline,
     PhraseBias,
-    Seed,
-    Temperature,
     Threads,
-    TopP,
     refuse_overwriting,
     typed_names,
     write_pages,
@@ -53,6 +49,7 @@ class SystemName(StrEnum):
 
 
 _MODES = (SystemName.atomic, SystemName.unfold, SystemName.verify)
+_phrases = partial(typer.Option, rich_help_panel=PHRASES)
 _CHUNKS = 32
 """Chunks of a corpus that give phrases."""
 
@@ -62,45 +59,26 @@ def compare(
     prompt: Annotated[str, typer.Argument(help="The text to continue.")] = "",
     system: Annotated[
         list[SystemName],
-        typer.Option(
-            help="The plain LM, the default profile, or a mode. Repeatable.", show_default=False
-        ),
+        typer.Option(help="The plain LM, the default profile, or a mode. Repeatable."),
     ] = [SystemName.plain, SystemName.default],  # noqa: B006  (typer copies it)
     texts: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Show finished texts: lines of JSON with prompt (or prefix), text and, for "
-            "colours, pieces. Repeatable, one for each system."
-        ),
+        typer.Option(help="Show finished texts: JSON lines of prompt, text, pieces. Repeatable."),
     ] = None,
     docs: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Documents to take phrases from: files or folders. Repeatable.",
-            rich_help_panel=PHRASES,
-        ),
+        list[str] | None, _phrases(help="Take phrases of files or folders. Repeatable.")
     ] = None,
-    corpus: Annotated[
-        Path | None,
-        typer.Option(help="A corpus that `univerb index` built.", rich_help_panel=PHRASES),
-    ] = None,
+    corpus: Annotated[Path | None, _phrases(help="A corpus that `univerb index` built.")] = None,
     max_tokens: MaxTokens = 128,
     phrase_bias: PhraseBias = None,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = 0,
     model: Model = DEFAULT_MODEL,
     adapter: Adapter = False,
-    engine: Engine = EngineName.torch,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     threads: Threads = None,
     offline: Offline = None,
     as_json: AsJson = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write a page with sources on hover.", rich_help_panel=OUTPUT),
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page.", rich_help_panel=OUTPUT)] = None,
 ) -> None:
     """Show what systems write for the same prompts, side by side, phrases in colour."""
     show_warnings()
@@ -114,23 +92,14 @@ def compare(
     from univerb.corpus import open_corpus
     from univerb.documents.read import read_documents
 
-    options: dict[str, Any] = {
-        **{"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed},
-        "phrase_bias": phrase_bias,
-    }
+    options: dict[str, Any] = {"max_tokens": max_tokens, "phrase_bias": phrase_bias}
     GenerationConfig(**options)
     if not prompt:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     opened = open_corpus(corpus) if corpus else None
     documents = read_documents(*docs) if docs else []
     lm = load_model(
-        model,
-        engine=engine,
-        adapter=adapter,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        offline=offline,
+        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
     )
     note_untrained(lm)
     vocabulary = lm.vocabulary(documents)
@@ -138,7 +107,7 @@ def compare(
         vocabulary.add(selected_phrases(lm, opened, prompt, _CHUNKS).phrases)
     typed = {name: value for name, value in options.items() if value is not None}
     writers = {}
-    for name in dict.fromkeys(system):
+    for name in system:
         mode = name.value if name in _MODES else None
         calibrated = opened.profile_options(lm.fingerprint(), mode) if opened else {}
         writers[name] = calibrated | {"mode": mode} | typed

@@ -1,7 +1,7 @@
 """`univerb lab harness`: standard tasks of lm-evaluation-harness, with phrases on."""
 
-import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,6 @@ from univerb.cli.console import note_untrained, print_json, show_warnings
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
 from univerb.cli.options import (
-    OUTPUT,
     PHRASES,
     Adapter,
     AsJson,
@@ -21,47 +20,30 @@ from univerb.cli.options import (
     Offline,
     PhraseBias,
     Threads,
-    make_folder,
-    write_pages,
 )
-from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_offline
+
+_phrases = partial(typer.Option, rich_help_panel=PHRASES)
 
 
 def harness(
     tasks: Annotated[list[str], typer.Argument(help="Tasks or groups of the harness.")],
     tasks_folder: Annotated[
-        Path | None,
-        typer.Option(help="More tasks, as YAML files; Python that they name is run."),
+        Path | None, typer.Option(help="More tasks, as YAML files; Python that they name is run.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task.")] = None,
-    num_fewshot: Annotated[
-        int | None, typer.Option(min=0, help="Examples; by default as the task says.")
-    ] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Examples.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
     docs: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Take the n-grams of these files or folders. Repeatable.",
-            rich_help_panel=PHRASES,
-        ),
+        list[str] | None, _phrases(help="Take the n-grams of files or folders. Repeatable.")
     ] = None,
     corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Retrieve phrases by each request's context (`univerb index`).",
-            rich_help_panel=PHRASES,
-        ),
+        Path | None, _phrases(help="Retrieve phrases by each request's context.")
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", min=1, help="From how many chunks.", rich_help_panel=PHRASES)
-    ] = 32,
+    k: Annotated[int, _phrases("-k", min=1, help="From how many chunks.")] = 32,
     phrases: Annotated[
         str | None,
-        typer.Option(
-            help="A file with phrases, or `context`: the n-grams of each request's context.",
-            rich_help_panel=PHRASES,
-        ),
+        _phrases(help="A file with phrases, or `context`: the n-grams of each request's context."),
     ] = None,
     phrase_bias: PhraseBias = None,
     model: Model = DEFAULT_MODEL,
@@ -70,12 +52,6 @@ def harness(
     dtype: Dtype = "float32",
     threads: Threads = None,
     offline: Offline = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="Write the results to this JSON file.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run tasks of lm-evaluation-harness; likelihoods are exact over tokens and phrases."""
@@ -83,10 +59,6 @@ def harness(
     if is_offline() if offline is None else offline:
         # Read when the Hub's packages are imported, which comes later: data sets stay away, too.
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    if out:
-        make_folder("--out", out.parent)
-        if out.is_dir():
-            raise OptionError(f"--out {str(out)!r} is a folder. Name a file, such as results.json.")
     from univerb.lab.harness.tasks import find_tasks, results_table, run_tasks
 
     # Before the model is loaded: a wrong name should not cost the wait.
@@ -100,10 +72,10 @@ def harness(
     )
     note_untrained(lm)
     with told_progress() as tell:
-        own = UniverbLM(lm, sources, phrase_bias=phrase_bias, on_progress=tell)
-        results = run_tasks(own, tasks, manager, limit=limit, num_fewshot=num_fewshot, chat=chat)
-    if out:
-        write_pages(out.parent, {out.name: json.dumps(results, indent=2) + "\n"})
+        harness_lm = UniverbLM(lm, sources, phrase_bias=phrase_bias, on_progress=tell)
+        results = run_tasks(
+            harness_lm, tasks, manager, limit=limit, num_fewshot=num_fewshot, chat=chat
+        )
     if as_json:
         print_json(results)
     else:

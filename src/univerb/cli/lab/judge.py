@@ -1,7 +1,7 @@
 """`univerb lab judge`: which of two systems writes better, as a model or people see it."""
 
-import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -9,30 +9,24 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from univerb.cli.console import console, print_json, show_warnings
+from univerb.cli.console import console, errors, print_json, show_warnings
 from univerb.cli.index import told_progress
-from univerb.cli.options import (
-    OUTPUT,
-    AsJson,
-    make_folder,
-    refuse_overwriting,
-    typed_names,
-    write_pages,
-)
+from univerb.cli.options import AsJson, refuse_overwriting, typed_names
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
     from univerb.lab.judging.system_texts import ContinuationPair
 
-MODEL, PEOPLE = "A model judges", "People judge"
+_model = partial(typer.Option, rich_help_panel="A model judges")
+_people = partial(typer.Option, rich_help_panel="People judge")
 _SAMPLE = {"cases", "seed"}
 # The ways to judge: the options that each needs, and those it may have.
 _WAYS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "prompts": ((), _SAMPLE),
-    "replies": ((), _SAMPLE | {"judge_model", "out"}),
-    "endpoint": (("judge_model", "log"), _SAMPLE | {"workers", "out"}),
+    "replies": ((), _SAMPLE | {"judge_model"}),
+    "endpoint": (("judge_model", "log"), _SAMPLE | {"workers"}),
     "sheet": (("key",), _SAMPLE),
-    "filled": (("key",), {"out"}),
+    "filled": (("key",), set()),
 }
 
 
@@ -42,61 +36,30 @@ def judge(
         Path | None,
         typer.Argument(help="Texts of a system: lines of JSON with prompt (or prefix) and text."),
     ] = None,
-    theirs: Annotated[
-        Path | None, typer.Argument(help="Texts of another one, for the same prompts.")
-    ] = None,
+    theirs: Annotated[Path | None, typer.Argument(help="Texts of another, same prompts.")] = None,
     cases: Annotated[int, typer.Option(min=1, help="Pairs to draw.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the draw and of a sheet's sides.")] = 0,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Write what to ask a judge, in both orders.", rich_help_panel=MODEL),
-    ] = None,
-    replies: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read what it replied: lines of JSON with id and reply.", rich_help_panel=MODEL
-        ),
-    ] = None,
+    prompts: Annotated[Path | None, _model(help="Write what to ask, in both orders.")] = None,
+    replies: Annotated[Path | None, _model(help="Read lines of JSON with id and reply.")] = None,
     endpoint: Annotated[
         str,
-        typer.Option(
-            help="Ask an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; its key is in "
-            "UNIVERB_JUDGE_KEY.",
-            rich_help_panel=MODEL,
-        ),
+        _model(help="Ask a server, such as http://127.0.0.1:8000/v1; key in UNIVERB_JUDGE_KEY."),
     ] = "",
-    judge_model: Annotated[str, typer.Option(help="The judge.", rich_help_panel=MODEL)] = "",
-    log: Annotated[
-        Path, typer.Option(help="Keeps its replies; a run resumes.", rich_help_panel=MODEL)
-    ] = Path("replies.jsonl"),
-    workers: Annotated[int, typer.Option(help="Concurrent requests.", rich_help_panel=MODEL)] = 4,
-    sheet: Annotated[
-        Path | None,
-        typer.Option(help="Write a blind CSV sheet for annotators.", rich_help_panel=PEOPLE),
-    ] = None,
+    judge_model: Annotated[str, _model(help="The judge's name.")] = "",
+    log: Annotated[Path, _model(help="Keeps the replies; a run resumes.")] = Path("replies.jsonl"),
+    workers: Annotated[int, _model(help="Concurrent requests.")] = 4,
+    sheet: Annotated[Path | None, _people(help="Write a blind CSV sheet.")] = None,
     filled: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Read a filled sheet, one for each annotator. Repeatable.", rich_help_panel=PEOPLE
-        ),
+        list[Path] | None, _people(help="Read a filled sheet. Repeatable, one per annotator.")
     ] = None,
-    key: Annotated[
-        Path,
-        typer.Option(help="The JSON file that tells the sides apart.", rich_help_panel=PEOPLE),
-    ] = Path("key.json"),
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write judge.json here.", rich_help_panel=OUTPUT),
-    ] = None,
+    key: Annotated[Path, _people(help="Tells the sides apart.")] = Path("key.json"),
     as_json: AsJson = False,
 ) -> None:
     """Compare what two systems wrote, pair by pair, beside the paper's figures."""
     show_warnings()
     way = _way(typed_names(context))
-    if out:
-        make_folder("--out", out)
     if filled:
-        _show(_human_result(filled, key), out, as_json)
+        _show(_human_result(filled, key), as_json)
         return
     if not ours or not theirs:
         raise OptionError(f"--{way} needs the texts of two systems. Give OURS and THEIRS.")
@@ -109,20 +72,17 @@ def judge(
     names = system_names([ours, theirs])
     if prompts:
         write_prompts(prompts, judge_prompts(pairs))
-        _say(f"{len(pairs)} pairs are in {prompts}; give --replies their ids and the replies.")
+        errors.print(Text(f"{len(pairs)} pairs are in {prompts}. Give the answers as --replies."))
     elif sheet:
         from univerb.lab.judging.human_sheet import write_sheet
 
-        write_sheet(pairs, sheet, key, *names, seed)
-        _say(
-            f"{len(pairs)} pairs are in {sheet}: annotators give each column 1, 2 or tie. Keep "
-            f"{key} from them, and give it with --filled."
-        )
+        write_sheet(pairs, sheet, key, names[0], names[1], seed)
+        errors.print(Text(f"{len(pairs)} pairs are in {sheet}. Keep {key} from annotators."))
     else:
         answers = (
             read_replies(replies) if replies else _asked(endpoint, judge_model, log, workers, pairs)
         )
-        _show(_model_result(pairs, answers, names, judge_model), out, as_json)
+        _show(_model_result(pairs, answers, names, judge_model), as_json)
 
 
 def _way(typed: set[str]) -> str:
@@ -144,10 +104,6 @@ def _way(typed: set[str]) -> str:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _say(text: str) -> None:
-    console.print(Text(text))
 
 
 def _asked(
@@ -219,7 +175,7 @@ def _human_result(filled: list[Path], key: Path) -> _Result:
     )
 
 
-def _show(result: _Result, out: Path | None, as_json: bool) -> None:
+def _show(result: _Result, as_json: bool) -> None:
     from univerb.lab.tables.paper import paper_table
 
     paper = {
@@ -227,8 +183,6 @@ def _show(result: _Result, out: Path | None, as_json: bool) -> None:
         for row in paper_table(result.table).rows
     }
     report = result.report | {"paper": paper}
-    if out:
-        write_pages(out, {"judge.json": json.dumps(report, indent=2) + "\n"})
     if as_json:
         print_json(report)
         return
@@ -236,6 +190,7 @@ def _show(result: _Result, out: Path | None, as_json: bool) -> None:
     for name, rates in (result.rates | paper).items():
         style = "dim" if name in paper else ""
         table.add_row(Text(name), *(f"{rate:.2f}" for rate in rates), style=style)
-    console.print(Text(result.title, style="bold"), table)
+    console.print(Text(result.title, style="bold"))
+    console.print(table)
     for note in [*result.notes, "The paper's texts and judges are others: rates do not compare."]:
         console.print(Text(note, style="dim"))

@@ -41,15 +41,8 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Score continuations of one context, which has at least one token.
 
-    Args:
-        lm: The model.
-        context: Its tokens.
-        continuations: Their tokens.
-        phrases: None for the bare LM.
-        phrase_bias: Added to the logit of every phrase, besides the encoder's own bias.
-
-    Returns:
-        One result for each continuation, in order.
+    Without phrases the bare LM is scored. `phrase_bias` is added to the logit of every phrase,
+    besides the encoder's own bias.
     """
     states = _states(lm, context, continuations)
     return [

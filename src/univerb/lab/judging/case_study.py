@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from rich.console import Console, ConsoleOptions, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -130,5 +130,5 @@ def _panel(system: System, text: Text, with_sources: bool) -> Panel:
         column.overflow = "fold"
     for phrase in dict.fromkeys(piece.phrase for piece in system.pieces if piece.phrase):
         sources.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase, 1))))
-    below = ["", sources] if with_sources and sources.row_count else []
+    below: list[RenderableType] = ["", sources] if with_sources and sources.row_count else []
     return Panel(Group(text, Text(system.caption, style="dim"), *below), title=Text(system.name))

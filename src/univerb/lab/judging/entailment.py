@@ -170,22 +170,11 @@ def load_entailment(
     dtype: str = "float32",
     offline: bool | None = None,
 ) -> Entailment:
-    """Load a scorer.
+    """Load a scorer: the default, or a folder or Hub id.
 
-    Args:
-        name: The default, or a folder or Hub id: a classifier of text pairs that has a label for
-            entailment, or a text-to-text model that writes 1 or 0 (google/t5_xxl_true_nli_mixture).
-        device: Where to put it, as torch names devices.
-        dtype: float32, bfloat16 or float16.
-        offline: Never contact the Hub; by default as the environment says.
-
-    Returns:
-        The scorer.
-
-    Raises:
-        ModelMissing: If it is not on this machine and may not or cannot be downloaded.
-        ModelError: If it is no such model, or cannot be loaded safely.
-        OptionError: If dtype is unknown.
+    A classifier of text pairs that has a label for entailment, or a text-to-text model that writes
+    1 or 0 (google/t5_xxl_true_nli_mixture). Raises ModelMissing if it is not on this machine and
+    may not or cannot be downloaded, ModelError if it is no such model or cannot be loaded safely.
     """
     weights = dtype_named(dtype)
     where = _ASSETS / name if name == DEFAULT_SCORER else locate(name, offline)

@@ -186,17 +186,9 @@ def write_prompts(path: Path, prompts: Iterable[JudgePrompt]) -> None:
 
 
 def read_replies(path: Path) -> dict[str, str]:
-    """Read a judge's replies: JSON lines with the `id` of the prompt, and `reply`.
+    """Read replies by id: JSON lines with the `id` of a prompt and `reply`, or an endpoint's log.
 
-    Args:
-        path: The file, or an endpoint's log. A reply is all that the judge wrote, or just 1, 2 or
-            tie. Where a prompt has several, the last counts.
-
-    Returns:
-        The replies, by id.
-
-    Raises:
-        OptionError: If the file cannot be read.
+    A reply is all that the judge wrote, or just 1, 2 or tie. Of several, the last counts.
     """
     replies = {}
     for number, line in json_lines(path):

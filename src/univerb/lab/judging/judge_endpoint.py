@@ -165,22 +165,10 @@ def ask_all(
     workers: int = 4,
     on_reply: Callable[[int, int], None] | None = None,
 ) -> dict[str, str]:
-    """Ask what is not answered yet, several prompts at a time.
+    """Ask what the log has no reply to, `workers` prompts at a time, and return all replies by id.
 
-    Args:
-        endpoint: The judge.
-        prompts: What to ask.
-        log: Keeps the replies, as `read_replies` reads them; a run resumes from there.
-        workers: Number of concurrent requests.
-        on_reply: Called with the number of answered prompts, and of all.
-
-    Returns:
-        The replies, by the prompt's id.
-
-    Raises:
-        OptionError: If the endpoint refuses a request, `workers` is out of its range, or the log
-            cannot be written or is another judge's.
-        WorkerError: If the endpoint does not answer.
+    The log keeps replies as `read_replies` reads them; one of another judge is refused. `on_reply`
+    is called with the number of answered prompts, and of all.
     """
     if not 1 <= workers <= MAX_WORKERS:
         raise OptionError(f"workers is {workers}; give 1 to {MAX_WORKERS}.")

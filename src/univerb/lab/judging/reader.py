@@ -105,21 +105,10 @@ def load_reader(
     dtype: str = "float32",
     offline: bool | None = None,
 ) -> Reader:
-    """Load a reader.
+    """Load a folder or Hub id of an extractive question-answering model.
 
-    Args:
-        name: A folder or Hub id of an extractive question-answering model.
-        device: Where to put it, as torch names devices.
-        dtype: float32, bfloat16 or float16.
-        offline: Never contact the Hub; by default as the environment says.
-
-    Returns:
-        The reader.
-
-    Raises:
-        ModelMissing: If it is not on this machine and may not or cannot be downloaded.
-        ModelError: If it is no such model, or cannot be loaded safely.
-        OptionError: If dtype is unknown.
+    Raises ModelMissing if it is not on this machine and may not or cannot be downloaded, ModelError
+    if it is no such model or cannot be loaded safely.
     """
     weights, where = dtype_named(dtype), locate(name, offline)
     model, tokenizer = load_judge(
@@ -135,17 +124,9 @@ def load_reader(
 def best_span(start: Tensor, end: Tensor, is_text: Tensor) -> AnswerSpan:
     """Find the most likely answer of one window.
 
-    Begin and end are drawn independently, each among the text's tokens and the first one of the
-    window, which stands for no answer.
-
-    Args:
-        start: (T,), logits of the answer's first token.
-        end: (T,), logits of its last one.
-        is_text: (T,), which tokens are the text's.
-
-    Returns:
-        The best span of at most `MAX_ANSWER` tokens; at the first token, with score 0, if there is
-        no text.
+    `start` and `end` are logits (T,) of the answer's first and last token. Both are independent,
+    each among the text's tokens and the window's first one, which stands for no answer. The span
+    has at most `MAX_ANSWER` tokens; without any text it is the first token, with score 0.
     """
     is_allowed = is_text.clone()
     is_allowed[0] = True

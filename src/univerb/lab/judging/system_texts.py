@@ -33,17 +33,9 @@ def read_pairs(ours: Path, theirs: Path) -> list[ContinuationPair]:
 
 
 def read_texts(files: Sequence[Path]) -> list[SystemTexts]:
-    """Read what systems wrote for the same prompts.
+    """Read what systems wrote, one file each: JSON lines with `prompt` (or `prefix`) and `text`.
 
-    Args:
-        files: One for each system: JSON lines with `prompt` (or `prefix`) and `text`, in the same
-            order.
-
-    Returns:
-        Each prompt with the lines of all systems.
-
-    Raises:
-        OptionError: If a file cannot be read, or two have not the same prompts.
+    Raises OptionError if two files have not the same prompts in the same order.
     """
     texts = [list(_lines(path)) for path in files]
     for path, lines in zip(files[1:], texts[1:], strict=True):

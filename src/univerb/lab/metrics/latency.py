@@ -53,17 +53,7 @@ class Latency:
 
 
 def latency(timings: Sequence[Timing]) -> Latency:
-    """Summarise timings.
-
-    Args:
-        timings: Without warm-ups and empty texts.
-
-    Returns:
-        The figures.
-
-    Raises:
-        OptionError: If there is no text, or one without a token or a step.
-    """
+    """Summarise timings, at least one, without warm-ups and empty texts."""
     empty = sum(timing.tokens < 1 or timing.steps < 1 for timing in timings)
     if not timings or empty:
         raise OptionError(
