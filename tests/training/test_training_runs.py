@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from conftest import MAKERS, TEXT, make_tokenizer, saved
 from univerb.errors import CheckpointError
-from univerb.modeling.checkpoint import read_card
+from univerb.modeling.card import read_card
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.metrics_logger import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths

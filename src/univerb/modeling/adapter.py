@@ -5,8 +5,6 @@ adapter_config.json         what peft reads, too; written last, so a folder that
 """
 
 import json
-import os
-import shutil
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +17,13 @@ from transformers.pytorch_utils import Conv1D
 
 from univerb.config import Lora
 from univerb.errors import CheckpointError, MissingExtra, OptionError
+from univerb.files import atomic_path, atomic_write
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-# What peft writes down for the reader; none of it changes the adapter.
+# What peft writes for the reader; none of it changes the adapter.
 _REMARKS = {"base_model_name_or_path", "revision", "inference_mode", "peft_version", "task_type"}
 
 
@@ -42,7 +41,7 @@ class _Settings(BaseModel):
 
 
 def attach(model: PreTrainedModel, settings: Lora) -> "PeftModel":
-    """Put a fresh adapter into a model; its own weights are frozen.
+    """Put a fresh adapter into a model and freeze the model's weights.
 
     Args:
         model: The LM. Its linear layers are changed in place, its embeddings are not.
@@ -55,12 +54,14 @@ def attach(model: PreTrainedModel, settings: Lora) -> "PeftModel":
         OptionError: If the layers do not exist, or are the embeddings.
         MissingExtra: If peft is not installed.
     """
+    targets = settings.targets
     config = _lora_config()(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=_targets(settings.targets),
-        fan_in_fan_out=_is_transposed(model),
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        # GPT-2's linear layers store their matrices with the input first.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         task_type="CAUSAL_LM",
     )
     return _wrapped(model, config)
@@ -71,52 +72,37 @@ def save_adapter(model: "PeftModel", folder: Path) -> None:
 
     Args:
         model: What `attach` returned.
-        folder: Where to; made if it is not there.
+        folder: Made if missing.
 
     Raises:
         CheckpointError: If the folder cannot be written.
     """
     from peft import get_peft_model_state_dict
 
-    # Told not to look for embeddings, or it asks the Hub how many there were.
+    # Without embeddings, or peft asks the Hub for their number.
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     settings = model.peft_config["default"].to_dict()
     settings = {k: sorted(v) if isinstance(v, set) else v for k, v in settings.items()}
     settings |= {"inference_mode": True}
-    draft = folder / f".{WEIGHTS}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(plain, draft, metadata={"format": "pt"})
-        os.replace(draft, folder / WEIGHTS)
-        draft.write_text(json.dumps(settings, indent=2, default=str) + "\n", encoding="utf-8")
-        os.replace(draft, folder / SETTINGS)
+        with atomic_path(folder / WEIGHTS) as draft:
+            save_file(plain, draft, metadata={"format": "pt"})
+        atomic_write(folder / SETTINGS, json.dumps(settings, indent=2, default=str) + "\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write the adapter to {str(folder)!r}: {error}. "
             "Give a folder that can be written, with enough space."
         ) from error
-    finally:
-        if folder.is_dir():
-            draft.unlink(missing_ok=True)
 
 
 def copy_adapter(folder: Path, target: Path) -> None:
-    """Copy a saved adapter, unless it lies there already.
-
-    Args:
-        folder: Where it lies.
-        target: Where to; made if it is not there.
-
-    Raises:
-        CheckpointError: If it cannot be read or written.
-    """
-    if folder.resolve() == target.resolve():
-        return
+    """Copy a saved adapter into another folder, or raise a CheckpointError."""
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name in (WEIGHTS, SETTINGS):
-            shutil.copyfile(folder / name, target / name)
+            atomic_write(target / name, (folder / name).read_bytes())
     except OSError as error:
         raise CheckpointError(
             f"the adapter in {str(folder)!r} cannot be copied to {str(target)!r}: {error}. "
@@ -166,15 +152,6 @@ def _lora_config() -> "type[LoraConfig]":
     except ImportError as error:
         raise MissingExtra("peft", "train") from error
     return LoraConfig
-
-
-def _targets(given: str | tuple[str, ...]) -> str | list[str]:
-    return given if isinstance(given, str) else list(given)
-
-
-def _is_transposed(model: PreTrainedModel) -> bool:
-    """Tell whether linear layers store their matrices as GPT-2's do, input first."""
-    return any(isinstance(module, Conv1D) for module in model.modules())
 
 
 def _wrapped(model: PreTrainedModel, config: "LoraConfig") -> "PeftModel":

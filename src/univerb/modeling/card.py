@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from univerb._version import __version__
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
+from univerb.locations import packaged_encoder
 
 FORMAT = 1
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
@@ -46,10 +47,42 @@ class Card(BaseModel):
     sha256: dict[str, str]
 
 
+def find_encoder(name: str) -> tuple[Path | None, str]:
+    """Find an encoder by name.
+
+    Args:
+        name: A folder that has one, or a backbone that one ships with univerb for.
+
+    Returns:
+        The encoder's folder, or None; and a name that works from any folder.
+
+    Raises:
+        CheckpointError: If the folder holds an encoder that was not completely saved.
+    """
+    path = Path(name).expanduser()
+    if (path / CARD).is_file():
+        return path, str(path.resolve())
+    if (path / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{name!r} has {WEIGHTS} but no {CARD}: its save was interrupted. Save it again."
+        )
+    return packaged_encoder(name), name
+
+
 def backbone_of(folder: Path) -> str:
     """Return the backbone that an encoder names: a folder beside it, or what it was saved with."""
     name = read_card(folder).backbone.name
     return str(folder / name) if (folder / name).is_dir() else name
+
+
+def adapter_beside(folder: Path | None, name: str) -> Path:
+    """Return the adapter in an encoder's folder; the name is for the error."""
+    if folder is None or not (folder / ADAPTER).is_dir():
+        raise CheckpointError(
+            f"there is no {ADAPTER}/ beside the encoder of {name!r}. Load it without, or train one "
+            "with regime: lora."
+        )
+    return folder / ADAPTER
 
 
 def read_card(folder: Path) -> Card:
@@ -70,10 +103,10 @@ def read_card(folder: Path) -> Card:
         raise CheckpointError(
             f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
         ) from error
-    given = raw.get("format") if isinstance(raw, dict) else None
-    if given is not None and given != FORMAT:
+    number = raw.get("format") if isinstance(raw, dict) else None
+    if number is not None and number != FORMAT:
         raise CheckpointError(
-            f"{CARD} in {str(folder)!r} has format {str(given)[:20]}; univerb {__version__} reads "
+            f"{CARD} in {str(folder)!r} has format {str(number)[:20]}; univerb {__version__} reads "
             f"{FORMAT}. Upgrade univerb, or get a fresh copy."
         )
     try:
@@ -87,26 +120,26 @@ def read_card(folder: Path) -> Card:
         ) from error
 
 
-def check_backbone(saved: Backbone, given: Backbone) -> None:
+def check_backbone(expected: Backbone, actual: Backbone) -> None:
     """Refuse a backbone that an encoder was not made for."""
     for field in ("model_type", "hidden_size", "static_size", "tokenizer"):
-        was, is_now = getattr(saved, field), getattr(given, field)
-        if was != is_now:
+        before, now = getattr(expected, field), getattr(actual, field)
+        if before != now:
             raise CheckpointError(
-                f"this encoder was made for {saved.name!r} ({field} {was}), not for "
-                f"{given.name!r} ({field} {is_now}). Load it with its own backbone."
+                f"this encoder was made for {expected.name!r} ({field} {before}), not for "
+                f"{actual.name!r} ({field} {now}). Load it with its own backbone."
             )
 
 
 def check_file(path: Path, expected: str) -> None:
     """Refuse a file that is not the one that a card names."""
     try:
-        found = sha256(path)
+        actual = sha256(path)
     except OSError as error:
         raise CheckpointError(f"{str(path)!r} cannot be read. Get a fresh copy.") from error
-    if found != expected:
+    if actual != expected:
         raise CheckpointError(
-            f"{str(path)!r} is damaged: its sha256 is {found[:12]}…, not {expected[:12]}…. "
+            f"{str(path)!r} is damaged: its sha256 is {actual[:12]}…, not {expected[:12]}…. "
             "Get a fresh copy."
         )
 

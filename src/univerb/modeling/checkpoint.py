@@ -8,8 +8,6 @@ univerb.json              versions, settings, the backbone it belongs to, sha256
                           written last, so a folder that has it is complete
 """
 
-import os
-import tempfile
 from pathlib import Path
 
 import tokenizers
@@ -20,16 +18,14 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from univerb.config import Profile
 from univerb.errors import CheckpointError
+from univerb.files import atomic_path, atomic_write
 from univerb.modeling.card import (
-    ADAPTER,
-    BACKBONE,
     CARD,
     FORMAT,
     OWN_TOKENIZER,
     WEIGHTS,
     Backbone,
     Card,
-    backbone_of,
     check_backbone,
     check_file,
     read_card,
@@ -39,29 +35,12 @@ from univerb.modeling.encoder import PhraseEncoder, shallow_body
 from univerb.modeling.heads import make_heads
 from univerb.tokenizer import Tokenizer
 
-__all__ = [
-    "ADAPTER",
-    "BACKBONE",
-    "CARD",
-    "FORMAT",
-    "OWN_TOKENIZER",
-    "WEIGHTS",
-    "Backbone",
-    "Card",
-    "adapter_beside",
-    "backbone_of",
-    "describe",
-    "read_card",
-    "read_checkpoint",
-    "write_checkpoint",
-]
-
 # Keys that could make transformers run or download code that the file names.
 _UNSAFE_KEYS = {"auto_map", "attn_implementation", "quantization_config"}
 
 
 def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
-    """Say which backbone a model is, so that an encoder can be matched with it."""
+    """Describe a model, so that an encoder can be matched with it."""
     config = model.config.get_text_config()
     return Backbone(
         name=model.name_or_path or config.model_type,
@@ -70,16 +49,6 @@ def describe(model: PreTrainedModel, tokenizer: Tokenizer) -> Backbone:
         static_size=model.get_output_embeddings().weight.shape[0],
         tokenizer=tokenizer.fingerprint(),
     )
-
-
-def adapter_beside(folder: Path | None, name: str) -> Path:
-    """Return the adapter in an encoder's folder; the name is for the error."""
-    if folder is None or not (folder / ADAPTER).is_dir():
-        raise CheckpointError(
-            f"there is no {ADAPTER}/ beside the encoder of {name!r}. Load it without, or train one "
-            "with regime: lora."
-        )
-    return folder / ADAPTER
 
 
 def write_checkpoint(
@@ -92,11 +61,11 @@ def write_checkpoint(
     """Save an encoder.
 
     Args:
-        folder: Where to; made if it is not there.
+        folder: Made if missing.
         encoder: The encoder.
         backbone: The LM that it belongs to.
-        profile: How the pair is meant to decode.
-        is_half: Write half precision: half the size, for shipping. Loading widens it again.
+        profile: Default options of a generation with the pair.
+        is_half: Write half precision, for shipping. Loading widens it again.
 
     Raises:
         CheckpointError: If the folder cannot be written.
@@ -109,16 +78,11 @@ def write_checkpoint(
             name: tensor.detach().to("cpu", dtype).contiguous()
             for name, tensor in encoder.state_dict().items()
         }
-        # Written beside its place: a save that fails leaves the weights that were there.
-        draft = folder / f".{WEIGHTS}.{os.getpid()}"
-        try:
+        with atomic_path(folder / WEIGHTS) as draft:
             save_file(tensors, draft)
-            os.replace(draft, folder / WEIGHTS)
-        finally:
-            draft.unlink(missing_ok=True)
         names = [WEIGHTS]
         if encoder.tokenizer:
-            _replace(folder / OWN_TOKENIZER, encoder.tokenizer.to_json())
+            atomic_write(folder / OWN_TOKENIZER, encoder.tokenizer.to_json())
             names.append(OWN_TOKENIZER)
         card = Card(
             format=FORMAT,
@@ -128,7 +92,7 @@ def write_checkpoint(
             body=body,
             sha256={name: sha256(folder / name) for name in names},
         )
-        _replace(folder / CARD, card.model_dump_json(indent=2) + "\n")
+        atomic_write(folder / CARD, card.model_dump_json(indent=2) + "\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write the encoder to {str(folder)!r}: {error}. "
@@ -156,11 +120,11 @@ def read_checkpoint(
     check_backbone(card.backbone, backbone)
     for name in [WEIGHTS] if card.body is None else [WEIGHTS, OWN_TOKENIZER]:
         check_file(folder / name, card.sha256.get(name, "none"))
-    body, own = _body(card, folder, model)
+    body, tokenizer = _body(card, folder, model)
     heads = make_heads(
         body.config.get_text_config().hidden_size, backbone.hidden_size, card.encoder
     )
-    encoder = PhraseEncoder(body, heads, card.encoder, own)
+    encoder = PhraseEncoder(body, heads, card.encoder, tokenizer)
     try:
         encoder.load_state_dict(load_file(folder / WEIGHTS), strict=True)
     except (SafetensorError, RuntimeError) as error:
@@ -180,9 +144,9 @@ def _body(
     try:
         config = AutoConfig.for_model(safe.pop("model_type"), **safe)
         _check_fits(config, folder / WEIGHTS)
-        own = Tokenizer(tokenizers.Tokenizer.from_file(str(folder / OWN_TOKENIZER)))
+        tokenizer = Tokenizer(tokenizers.Tokenizer.from_file(str(folder / OWN_TOKENIZER)))
         body = AutoModel.from_config(config, dtype=model.dtype, attn_implementation="sdpa")
-        return body, own
+        return body, tokenizer
     except Exception as error:  # a damaged config can make transformers raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(
@@ -198,17 +162,3 @@ def _check_fits(config: PretrainedConfig, weights: Path) -> None:
     largest = config.vocab_size * config.hidden_size
     if config.num_hidden_layers > tensors or largest > weights.stat().st_size:
         raise ValueError("its sizes are larger than its weights")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a text file in one step: readers see the old or the new one, never a half."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -11,21 +11,11 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.config import EncoderConfig, Profile
-from univerb.errors import CheckpointError
-from univerb.locations import DEFAULT_MODEL, packaged_encoder
+from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
-from univerb.modeling.checkpoint import (
-    ADAPTER,
-    CARD,
-    WEIGHTS,
-    adapter_beside,
-    backbone_of,
-    describe,
-    read_card,
-    read_checkpoint,
-    write_checkpoint,
-)
+from univerb.modeling.card import ADAPTER, adapter_beside, backbone_of, find_encoder, read_card
+from univerb.modeling.checkpoint import describe, read_checkpoint, write_checkpoint
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
@@ -87,7 +77,7 @@ class DynamicLM(PhraseModel):
         )
         self._fingerprint: tuple[int, str] | None = None
         self.adapter: Path | None = None
-        """Where the adapter that was added to the model lies."""
+        """The folder of the adapter that was merged into the model."""
 
     @classmethod
     def wrap(
@@ -103,7 +93,7 @@ class DynamicLM(PhraseModel):
             model: Any HF causal LM; it is neither changed nor copied.
             tokenizer: Its fast tokenizer.
             encoder: An encoder, or settings for a fresh one made of the model's first layers.
-            profile: How to decode by default.
+            profile: Default options of a generation.
 
         Returns:
             The pair.
@@ -133,9 +123,9 @@ class DynamicLM(PhraseModel):
         Args:
             name: A folder that `save_pretrained` wrote, or a backbone (folder, default model's
                 name or Hub id).
-            backbone: Another place for the encoder's backbone than the one it was saved with.
-            adapter: Add the LoRA adapter that lies beside the encoder, trained for `atomic`, which
-                then is the mode by default.
+            backbone: Load the encoder's backbone from here instead of where it was saved with.
+            adapter: Merge the LoRA adapter beside the encoder into the LM. It was trained for
+                `atomic`, which then is the default mode.
             device: Where to put it, as torch names devices.
             dtype: float32, bfloat16 or float16.
             offline: Never contact the Hub; by default as the environment says.
@@ -143,27 +133,21 @@ class DynamicLM(PhraseModel):
         Returns:
             The pair, ready to generate.
         """
-        given = Path(name).expanduser()
-        folder = given if (given / CARD).is_file() else packaged_encoder(name)
-        if folder is None and (given / WEIGHTS).is_file():
-            raise CheckpointError(
-                f"{name!r} has {WEIGHTS} but no {CARD}: its save was interrupted. Save it again."
-            )
-        lm_name = backbone or (backbone_of(folder) if folder else name)
-        model, tokenizer = load_backbone(lm_name, device=device, dtype=dtype, offline=offline)
-        place = adapter_beside(folder, name) if adapter else None
-        if place:
-            model = load_adapter(model, place)
+        folder, full_name = find_encoder(name)
+        backbone = backbone or (backbone_of(folder) if folder else name)
+        model, tokenizer = load_backbone(backbone, device=device, dtype=dtype, offline=offline)
+        adapter_folder = adapter_beside(folder, name) if adapter else None
+        if adapter_folder:
+            model = load_adapter(model, adapter_folder)
         if folder is None:
             return cls.wrap(model, tokenizer)
         check_usable(model, tokenizer)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
-        if place:
+        if adapter_folder:
             profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
         loaded = cls(model, tokenizer, encoder, profile)
-        loaded.adapter = place
-        loaded.name = str(given.resolve()) if folder == given else name
+        loaded.adapter, loaded.name = adapter_folder, full_name
         return loaded
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
@@ -172,15 +156,15 @@ class DynamicLM(PhraseModel):
         An adapter that was loaded is saved beside it, with the profile for the LM without it.
 
         Args:
-            folder: Where to; made if it is not there.
+            folder: Made if missing.
             half: Write half precision, for shipping.
         """
-        description = describe(self.model, self.tokenizer)
-        place = Path(folder).expanduser()
+        target = Path(folder).expanduser()
         profile = read_card(self.adapter.parent).profile if self.adapter else self.profile
-        write_checkpoint(place, self.encoder, description, profile, is_half=half)
+        description = describe(self.model, self.tokenizer)
+        write_checkpoint(target, self.encoder, description, profile, is_half=half)
         if self.adapter:
-            copy_adapter(self.adapter, place / ADAPTER)
+            copy_adapter(self.adapter, target / ADAPTER)
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -228,8 +212,8 @@ class DynamicLM(PhraseModel):
             for name, tensor in [*sorted(self.encoder.state_dict().items()), *rows.items()]:
                 assert isinstance(tensor, Tensor)
                 content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-                plain = tensor.detach().cpu().contiguous().reshape(-1)
-                content.update(plain.view(torch.uint8).numpy().data)
+                flat = tensor.detach().cpu().contiguous().reshape(-1)
+                content.update(flat.view(torch.uint8).numpy().data)
             self._fingerprint = version, content.hexdigest()[:32]
         return self._fingerprint[1]
 

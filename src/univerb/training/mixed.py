@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from univerb.config import Profile
 from univerb.errors import OptionError
 from univerb.modeling.adapter import attach, save_adapter
-from univerb.modeling.checkpoint import ADAPTER, BACKBONE, describe, write_checkpoint
+from univerb.modeling.card import ADAPTER, BACKBONE
+from univerb.modeling.checkpoint import describe, write_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.modeling.phrase_table import PhraseVectors

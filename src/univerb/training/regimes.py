@@ -10,7 +10,8 @@ from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.locations import cache_directory
 from univerb.modeling.backbones import load_backbone
-from univerb.modeling.checkpoint import CARD, describe, read_checkpoint
+from univerb.modeling.card import CARD
+from univerb.modeling.checkpoint import describe, read_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document

@@ -32,17 +32,14 @@ from univerb.engines.llamacpp.gguf_parts import (
 )
 from univerb.engines.llamacpp.native import NativeModel, as_multiplied
 from univerb.errors import CheckpointError, ModelError
-from univerb.locations import (
-    DEFAULT_MODEL,
-    cache_directory,
-    packaged_encoder,
-)
+from univerb.locations import DEFAULT_MODEL, cache_directory
 from univerb.modeling.card import (
     CARD,
     WEIGHTS,
     Card,
     backbone_of,
     check_file,
+    find_encoder,
     read_card,
 )
 from univerb.modeling.phrase_model import PhraseModel
@@ -115,8 +112,7 @@ class LlamaCppLM(PhraseModel):
             CheckpointError: If there is no encoder, or it belongs to another LM.
             OptionError: If no file is given for another model, or the threads are out of range.
         """
-        given = Path(name).expanduser()
-        folder = given if (given / CARD).is_file() else packaged_encoder(name)
+        folder, full_name = find_encoder(name)
         if folder is None:
             raise CheckpointError(
                 f"{name!r} has no {CARD}: the llamacpp engine needs an encoder. Give a folder that "
@@ -128,7 +124,7 @@ class LlamaCppLM(PhraseModel):
             GgufFile(file),
             folder,
             tokenizer_folder(folder, backbone, offline),
-            str(given.resolve()) if folder == given else name,
+            full_name,
             thread_count(threads),
         )
 
