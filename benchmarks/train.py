@@ -30,7 +30,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.training.config import TrainingConfig, read_config
 from univerb.training.processes import Processes
-from univerb.training.regimes import make_task
+from univerb.training.task_factory import make_task
 from univerb.training.task import Task
 from univerb.training.trainer import train
 

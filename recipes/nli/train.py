@@ -22,7 +22,7 @@ import univerb
 from nli_accuracy import DOCUMENTS, measure
 from nli_export import write_card
 from nli_task import FULL, NliConfig, make_task
-from univerb.cli.train import Panel
+from univerb.cli.train import ProgressCallback
 from univerb.lab.judging.cross_encoder import WEIGHTS, CrossEncoder, read_cross_encoder
 from univerb.lab.judging.entailment import CrossEncoderEntailment, Scorer, load_entailment
 from univerb.training.processes import Processes
@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     config = read_config(options.config, options.data)
-    with Panel(config.run.steps) as panel:
+    with ProgressCallback(config.run.steps) as progress:
         task, processes = make_task(config), Processes.single()
-        result = train(task, config.for_trainer(), options.run, processes, observer=panel)
+        result = train(task, config.for_trainer(), options.run, processes, callback=progress)
     print(f"{result.reason} at step {result.step}; best score {result.best_score}")
     if result.reason != "interrupted":
         write_results(options.results, config.name, evaluate(result.export, options.data))

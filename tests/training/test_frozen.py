@@ -14,17 +14,24 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 from univerb.phrases.guards import is_number
 from univerb.phrases.tokenized import tokenize_text
-from univerb.training.config import Data, Frozen, Negatives, Optimiser, Run, TrainingConfig
-from univerb.training.frozen.input_side import after_phrase, input_losses
-from univerb.training.frozen.losses import fits, row_losses
+from univerb.training.config import (
+    DataConfig,
+    FrozenConfig,
+    NegativeConfig,
+    OptimiserConfig,
+    RunConfig,
+    TrainingConfig,
+)
+from univerb.training.frozen.distillation import Bigrams, distillation_loss
+from univerb.training.frozen.frozen_task import FrozenTask
+from univerb.training.frozen.input_loss import after_phrase, input_losses
 from univerb.training.frozen.pools import Bank, Candidates, LivePool
-from univerb.training.frozen.second_tokens import Pairs, taught
+from univerb.training.frozen.row_losses import match_gold, row_losses
 from univerb.training.frozen.states import StateCache, States, read_states
-from univerb.training.frozen.task import FrozenTask
 from univerb.training.frozen.validation import validate_frozen
-from univerb.training.frozen.windows import Windows, letters, windows
+from univerb.training.frozen.windows import Windows, char_classes, windows
+from univerb.training.passages import Passages
 from univerb.training.processes import Processes
-from univerb.training.texts import Texts
 from univerb.training.trainer import train
 
 LONG = " ".join(f"{TEXT} Number {n} of the lease, dated {1900 + n}, is void." for n in range(6))
@@ -40,11 +47,11 @@ def make_config(steps: int = 6, **frozen: object) -> TrainingConfig:
     given = {"groups": 2, "own": 0.4, "own_weight": 0.3, "input_every": 2, "input_phrases": 6}
     given |= {"teacher": 0.5}
     return TrainingConfig(
-        data=Data(documents=("text",), block=96, passages=16),
-        negatives=Negatives(kinds=KINDS, extensions=6, mask_true=True),
-        frozen=Frozen.model_validate(given | {"input_context": 48} | frozen),
-        optimiser=Optimiser(rate=1e-3),
-        run=Run(steps=steps, batch=1, accumulate=1, save_every=2, validate_every=3),
+        data=DataConfig(documents=("text",), block=96, passages=16),
+        negatives=NegativeConfig(kinds=KINDS, extensions=6, mask_true=True),
+        frozen=FrozenConfig.model_validate(given | {"input_context": 48} | frozen),
+        optimiser=OptimiserConfig(rate=1e-3),
+        run=RunConfig(steps=steps, batch=1, accumulate=1, save_every=2, validate_every=3),
     )
 
 
@@ -52,7 +59,7 @@ def make_task(
     folder: Path, lm: DynamicLM, config: TrainingConfig, processes: Processes | None = None
 ) -> FrozenTask:
     documents = [Document(LONG[n:], f"d{n}") for n in range(0, 400, 25)]
-    texts = Texts(documents, lm.tokenizer, config.data.block)
+    texts = Passages(documents, lm.tokenizer, config.data.block)
     cache = StateCache(folder, lm, texts, 0)
     return FrozenTask(lm, config, cache, cache, processes or Processes.single())
 
@@ -66,18 +73,18 @@ def test_states_are_those_of_the_lm():
     states = states_of(lm)
     with torch.no_grad():
         logits = lm.model(input_ids=states.ids.long()[None]).logits[0]
-    torch.testing.assert_close(states.total, logits.logsumexp(-1))
-    torch.testing.assert_close(states.best, logits.max(-1).values)
+    torch.testing.assert_close(states.logsumexp, logits.logsumexp(-1))
+    torch.testing.assert_close(states.max_logit, logits.max(-1).values)
     own = logits[:-1].log_softmax(-1).gather(1, states.ids.long()[1:, None])[:, 0]
-    torch.testing.assert_close(states.own[:-1], own)
-    assert states.own[-1] == 0
+    torch.testing.assert_close(states.next_logprob[:-1], own)
+    assert states.next_logprob[-1] == 0
     assert states.hidden.dtype == torch.float16
 
 
 def test_windows_are_all_ngrams_that_the_guards_allow():
     lm = make_lm()
     text = tokenize_text("In 1999 12 34 tenants\nshall pay 7 8 rents. " + LONG[:300], lm.tokenizer)
-    found = windows(read_states(lm, text), (2, 5), letters(lm.tokenizer, lm.static_size))
+    found = windows(read_states(lm, text), (2, 5), char_classes(lm.tokenizer, lm.static_size))
     ids = text.ids.tolist()
     wanted = {
         (place, size)
@@ -86,12 +93,12 @@ def test_windows_are_all_ngrams_that_the_guards_allow():
         if place and not is_number(lm.tokenizer.decode(ids[place : place + size]))
     }
     given = {
-        (int(found.at[row]) + 1, int(column) + 1)
-        for row, column in found.allowed.nonzero().tolist()
+        (int(found.before[row]) + 1, int(column) + 1)
+        for row, column in found.is_phrase.nonzero().tolist()
     }
     assert given == wanted
     tuples = {}
-    for row, column in found.allowed.nonzero().tolist():
+    for row, column in found.is_phrase.nonzero().tolist():
         key = int(found.keys[row, column])
         assert tuples.setdefault(key, found.ids[row, : column + 1].tolist()) == (
             found.ids[row, : column + 1].tolist()
@@ -108,7 +115,7 @@ def direct(
     firsts = [key[0] for key in phrases]
     weight = lm.embeddings.output_weight.detach()
     for row in range(len(rows)):
-        at = int(rows.at[row])
+        at = int(rows.before[row])
         hidden = states.hidden[at].float()
         tokens = hidden @ weight.T
         scores = {
@@ -122,7 +129,7 @@ def direct(
         total, best = math.exp(bare - whole), math.exp(bare - whole)
         for size in range(2, len(text) + 1):
             if text[:size] in phrases:
-                cost = float(states.own[at : at + size].sum())
+                cost = float(states.next_logprob[at : at + size].sum())
                 share = math.exp(scores[text[:size]] - whole - cost)
                 total, best = total + share, share
         strict.append(-math.log(best))
@@ -134,18 +141,16 @@ def direct(
 def test_losses_equal_whole_softmaxes(backbone):
     lm = make_lm(backbone)
     states = states_of(lm)
-    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))
+    found = windows(states, (2, 8), char_classes(lm.tokenizer, lm.static_size))
     own, rows = found[slice(0, 30)], found[slice(25, 60)]
-    pool = LivePool.of(own, own.allowed)
+    pool = LivePool.of(own, own.is_phrase)
     torch.manual_seed(3)
     outputs = torch.randn(len(pool.keys), lm.width)
     candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
-    logits = candidates.scores(
-        states.hidden[rows.at].float(), lm.encoder.heads.bias, lm.static_size, True
-    )
-    fit = fits(rows, candidates, torch.zeros(len(rows), dtype=torch.long), mask_true=True)
-    total = (states.hidden[rows.at].float() @ lm.embeddings.output_weight.T).logsumexp(1)
-    losses = row_losses(logits, total.detach(), states.best[rows.at], rows, fit)
+    logits = candidates.logits(lm, states.hidden[rows.before].float())
+    fit = match_gold(rows, candidates, torch.zeros(len(rows), dtype=torch.long), mask_true=True)
+    total = (states.hidden[rows.before].float() @ lm.embeddings.output_weight.T).logsumexp(1)
+    losses = row_losses(logits, total.detach(), states.max_logit[rows.before], rows, fit)
     phrases = {
         tuple(own.ids[int(w), : int(c) + 1].tolist()): outputs[k]
         for k, (w, c) in enumerate(zip(pool.window, pool.column, strict=True))
@@ -161,16 +166,16 @@ def test_losses_equal_whole_softmaxes(backbone):
 def test_the_teacher_is_the_lm_after_the_true_first_token():
     lm = make_lm()
     states = states_of(lm)
-    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))
+    found = windows(states, (2, 8), char_classes(lm.tokenizer, lm.static_size))
     own, rows = found[slice(0, 40)], found[slice(20, 60)]
-    pool = LivePool.of(own, own.allowed)
+    pool = LivePool.of(own, own.is_phrase)
     torch.manual_seed(3)
     logits = torch.randn(len(rows), len(pool.keys))
-    pairs, after = Pairs.of(pool), rows.at + 1
+    pairs, after = Bigrams.of(pool), rows.before + 1
     weight = lm.embeddings.output_weight.detach()
     hidden = states.hidden[after].float()
     total = (hidden @ weight.T).logsumexp(1)
-    given = taught(logits, rows.ids[:, 0], hidden, total, weight[pairs.second], pairs)
+    given = distillation_loss(logits, rows.ids[:, 0], hidden, total, weight[pairs.second], pairs)
     phrases = [
         tuple(own.ids[int(w), : int(c) + 1].tolist())
         for w, c in zip(pool.window, pool.column, strict=True)
@@ -199,35 +204,35 @@ def test_the_teacher_is_the_lm_after_the_true_first_token():
 def test_a_row_does_not_see_what_only_its_own_text_brought():
     lm = make_lm()
     states = states_of(lm)
-    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))[slice(0, 12)]
-    pool = LivePool.of(found, found.allowed)
+    found = windows(states, (2, 8), char_classes(lm.tokenizer, lm.static_size))[slice(0, 12)]
+    pool = LivePool.of(found, found.is_phrase)
     candidates = Candidates.joined(
         pool, torch.zeros(len(pool.keys), lm.width), Bank.empty(lm.width)
     )
-    length = found.allowed.int().argmax(1) + 1
-    hidden = fits(found, candidates, length, mask_true=True)
+    length = found.is_phrase.int().argmax(1) + 1
+    hidden = match_gold(found, candidates, length, mask_true=True)
     for row in range(len(found)):
         for column in range(8):
-            place = int(candidates.find(found.keys[row, column]))
+            place = int(candidates.index_of(found.keys[row, column]))
             is_longer = column >= int(length[row])
             is_alone = int(candidates.owners[place]) == 1
-            if not found.allowed[row, column]:
-                assert hidden.place[row, column] == hidden.barred[row, column] == -1
+            if not found.is_phrase[row, column]:
+                assert hidden.index[row, column] == hidden.masked[row, column] == -1
             elif is_longer and is_alone:
-                assert hidden.barred[row, column] == place
-                assert hidden.place[row, column] == -1
+                assert hidden.masked[row, column] == place
+                assert hidden.index[row, column] == -1
             else:
-                assert hidden.place[row, column] == place
-                assert hidden.barred[row, column] == -1
-    paper = fits(found, candidates, length, mask_true=False)
-    assert (paper.barred == -1).all()
-    assert ((paper.place >= 0).sum(1) >= 1).all()
+                assert hidden.index[row, column] == place
+                assert hidden.masked[row, column] == -1
+    paper = match_gold(found, candidates, length, mask_true=False)
+    assert (paper.masked == -1).all()
+    assert ((paper.index >= 0).sum(1) >= 1).all()
 
 
 def test_the_bank_keeps_each_key_once_newest_first():
     lm = make_lm()
-    found = windows(states_of(lm), (2, 4), letters(lm.tokenizer, lm.static_size))
-    first, second = (LivePool.of(found[s], found[s].allowed) for s in (slice(0, 9), slice(5, 14)))
+    found = windows(states_of(lm), (2, 4), char_classes(lm.tokenizer, lm.static_size))
+    first, second = (LivePool.of(found[s], found[s].is_phrase) for s in (slice(0, 9), slice(5, 14)))
     bank = Bank.empty(lm.width).pushed(first, torch.zeros(len(first.keys), lm.width), 99)
     bank = bank.pushed(second, torch.ones(len(second.keys), lm.width), 99)
     assert len(set(bank.keys.tolist())) == len(bank.keys)
@@ -278,9 +283,9 @@ def test_no_difference_where_the_vector_is_the_token_itself():
 def test_the_input_loss_reaches_the_encoder_and_nothing_else():
     lm = make_lm()
     states = states_of(lm)
-    found = windows(states, (2, 8), letters(lm.tokenizer, lm.static_size))[slice(8, 14)]
+    found = windows(states, (2, 8), char_classes(lm.tokenizer, lm.static_size))[slice(8, 14)]
     lm.model.requires_grad_(False)
-    length = found.allowed.int().argmax(1) + 1
+    length = found.is_phrase.int().argmax(1) + 1
     input_losses(lm, states, found, length, 64).learned.sum().backward()
     assert lm.encoder.heads.input.weight.grad.abs().sum() > 0
     assert all(parameter.grad is None for parameter in lm.model.parameters())
@@ -291,7 +296,7 @@ def test_training_lowers_the_loss_and_leaves_the_lm_alone(tmp_path, kinds):
     lm = make_lm()
     before = {name: value.clone() for name, value in lm.model.state_dict().items()}
     config = make_config(steps=30)
-    config = config.model_copy(update={"negatives": Negatives(kinds=kinds, mask_true=True)})
+    config = config.model_copy(update={"negatives": NegativeConfig(kinds=kinds, mask_true=True)})
     task = make_task(tmp_path / "states", lm, config)
     first = sum(float(task.loss(index).total.detach()) for index in range(4))
     train(task, config, tmp_path / "run", Processes.single())
@@ -328,7 +333,7 @@ class Half(Processes):
     def gather(self, rows, counts=None):
         return rows if self.whole is None else self.whole
 
-    def total(self, values):
+    def all_reduce(self, values):
         return self.sums.pop(0)
 
 
@@ -368,7 +373,7 @@ def _all_windows(task: FrozenTask, lm: DynamicLM) -> tuple[torch.Tensor, list[di
 
     lm.encoder.hidden_states = recorded
     task._processes = Processes.single()
-    task._processes.total = added
+    task._processes.all_reduce = added
     task.loss(0)
     del lm.encoder.hidden_states
     return kept[0].detach(), sums
@@ -427,8 +432,10 @@ def test_validation_measures_what_decoding_would_find(tmp_path):
 def test_validation_passes_over_text_without_phrases(tmp_path, texts):
     lm, config = make_lm(), make_config()
     documents = [Document(text, f"d{n}") for n, text in enumerate(texts)]
-    held = StateCache(tmp_path / "held", lm, Texts(documents, lm.tokenizer, config.data.block), 0)
-    found = validate_frozen(lm, held, config, letters(lm.tokenizer, lm.static_size))
+    held = StateCache(
+        tmp_path / "held", lm, Passages(documents, lm.tokenizer, config.data.block), 0
+    )
+    found = validate_frozen(lm, held, config, char_classes(lm.tokenizer, lm.static_size))
     assert all(math.isfinite(value) for value in found.values())
 
 
@@ -440,14 +447,14 @@ def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):
     states, rows = task._rows(0)
     own = rows[slice(0, 20)]
     with torch.no_grad():
-        pool, outputs = task._encoded(0, own, torch.full((20,), 8))
+        pool, outputs = task._encode(0, own, torch.full((20,), 8))
     keys = [
         tuple(own.ids[int(w), : int(c) + 1].tolist())
         for w, c in zip(pool.window, pool.column, strict=True)
     ]
     vocabulary = lm.vocabulary([Phrase(key, lm.tokenizer.decode(key)) for key in keys])
     view = lm.tensors(vocabulary)
-    hidden = states.hidden[own.at].float()
+    hidden = states.hidden[own.before].float()
     candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
-    trained = candidates.scores(hidden, lm.encoder.heads.bias, lm.static_size, True)
+    trained = candidates.logits(lm, hidden)
     torch.testing.assert_close(trained, hidden @ view.outputs.T + view.bias, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from conftest import MAKERS
+from univerb.training.config import LossConfig
 from univerb.training.losses import Expanded, kl_loss, phrase_loss, token_loss
 
 WORKED = [(0, 1), (1, 2), (2, 5), (5, 6), (6, 7), (7, 9)]
@@ -61,12 +62,11 @@ def chunked(case, model, chunk, alignment="context", support="V", detach="none",
     plain = model.base_model(input_ids=tokens).last_hidden_state
     output = model.get_output_embeddings()
     expanded = Expanded(output, case.outputs, case.bias)
+    chosen = LossConfig(chunk=chunk, alignment=alignment, support=support, detach=detach)
     return (
         phrase_loss(mixed, units, unit_mask, expanded, chunk, masked),
         token_loss(plain, tokens, token_mask, output, chunk),
-        kl_loss(
-            mixed, plain, sigma, unit_mask, expanded, expanded, chunk, alignment, support, detach
-        ),
+        kl_loss(mixed, plain, sigma, unit_mask, expanded, expanded, chosen),
     )
 
 
@@ -85,8 +85,8 @@ def direct(case, model, alignment, support, detach, masked=()):
 
         for i in range(len(units) - 1):
             scores = over(mixed, i, True).exp()
-            barred = torch.tensor([(b, i, k - V) in masked for k in range(V + P)])
-            phrase = phrase - (scores[units[i + 1]] / scores[~barred].sum()).log()
+            forbidden = torch.tensor([(b, i, k - V) in masked for k in range(V + P)])
+            phrase = phrase - (scores[units[i + 1]] / scores[~forbidden].sum()).log()
         for j in range(len(tokens) - 1):
             token = token - plain.logits[0, j].softmax(-1)[tokens[j + 1]].log()
         last = sigma.tolist()
@@ -180,8 +180,8 @@ def test_the_worked_example():
     for (alignment, token), pairs in (cases | {("context", 3): 0, ("target", 3): 1}).items():
         plain = torch.zeros(1, 9, V)
         plain[0, token, 7] = 3.0
-        given = torch.tensor([sigma]), mask, expanded, expanded, 4, alignment
-        value = kl_loss(mixed, plain, *given)
+        chosen = LossConfig(chunk=4, alignment=alignment)
+        value = kl_loss(mixed, plain, torch.tensor([sigma]), mask, expanded, expanded, chosen)
         uniform = torch.full((V,), 1 / V)
         one = (uniform * (uniform.log() - plain[0, token].log_softmax(-1))).sum()
         torch.testing.assert_close(value.total, pairs * one, atol=1e-5, rtol=1e-4)

@@ -19,13 +19,13 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
-from univerb.training.batch import Pool
-from univerb.training.batches import Batches
+from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig, read_config
-from univerb.training.mixed import MixedTask, make_mixed_task
-from univerb.training.pool_vectors import encode_pool, pool_bias
+from univerb.training.mixed_batch import Pool
+from univerb.training.mixed_task import MixedTask
+from univerb.training.passages import Passages
+from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
-from univerb.training.texts import Texts
 from univerb.vocabulary import DynamicVocabulary
 
 DOCUMENTS = [
@@ -57,7 +57,7 @@ def tiny_lm(name="llama", encoder=None):
 
 
 def make_task(lm=None, processes=ONE, validation=(), **sections) -> MixedTask:
-    return make_mixed_task(settings(**sections), processes, lm or tiny_lm(), DOCUMENTS, validation)
+    return MixedTask(settings(**sections), processes, lm or tiny_lm(), DOCUMENTS, validation)
 
 
 def trainable(task):
@@ -116,11 +116,10 @@ def test_training_scores_as_decoding_does(kind):
     """L_p from the logits of DynamicLM.forward, whose phrases are encoded one call later."""
     lm = LMS[kind]()
     config = settings(negatives={"kinds": ["in-batch", "prefixes", "self-retrieval"]})
-    task = make_mixed_task(config, ONE, lm, DOCUMENTS)
-    task._train(False)
-    texts = Texts(DOCUMENTS, lm.tokenizer, 48)
-    batch = Batches(config, lm, DOCUMENTS, None).batch(texts, range(3))
-    sums, vectors = task._sums(batch, None)
+    task = MixedTask(config, ONE, lm, DOCUMENTS)
+    passages = Passages(DOCUMENTS, lm.tokenizer, 48)
+    batch = BatchLoader(config, lm, DOCUMENTS, None).load(passages, range(3))
+    sums, vectors = task._loss_sums(batch)
     phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in batch.pool.keys]
     vocabulary = DynamicVocabulary(lm.static_size, phrases)
     assert len(phrases) > 20
@@ -132,8 +131,8 @@ def test_training_scores_as_decoding_does(kind):
     for units, mask in zip(batch.unit_ids, batch.unit_mask, strict=True):
         logits = lm.forward(units[mask][None], vocabulary)[0, :-1]
         total += torch.nn.functional.cross_entropy(logits, units[mask][1:], reduction="sum")
-    torch.testing.assert_close(sums.phrase.total, total, rtol=1e-4, atol=1e-3)
-    assert sums.phrase.phrases > 5
+    torch.testing.assert_close(sums["phrase"].total, total, rtol=1e-4, atol=1e-3)
+    assert sums["phrase"].phrases > 5
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ class Half(Processes):
     def gather(self, rows):
         return torch.cat(self._exchange(rows))
 
-    def total(self, values):
+    def all_reduce(self, values):
         one, other = self._exchange(dict(values))
         return {name: one[name] + other[name] for name in one}
 
@@ -230,7 +229,9 @@ def test_a_process_without_rows_takes_part():
     """One row for two processes: the second encodes nothing that counts, but can be waited for."""
     lm = stir(tiny_lm())
     config = settings(negatives={"kinds": ["in-batch"]})
-    batch = Batches(config, lm, DOCUMENTS, None).batch(Texts(DOCUMENTS, lm.tokenizer, 48), range(1))
+    batch = BatchLoader(config, lm, DOCUMENTS, None).batch(
+        Passages(DOCUMENTS, lm.tokenizer, 48), range(1)
+    )
     key = batch.pool.keys[0]
     pool = Pool([key], [0], [len(key) - 1], [key], 1)
     alone = encode_pool(lm, pool, ONE)
@@ -275,14 +276,14 @@ def test_a_run_goes_on_from_its_memory():
         return make_task(stir(tiny_lm("gpt2")), negatives={"kinds": ALL, "depth": 2})
 
     task, other = fresh(), fresh()
-    assert task.memory()["pre_batch.sizes"].tolist() == []
+    assert task.state_dict()["pre_batch.sizes"].tolist() == []
     for index in range(3):
         task.loss(index)
-    other.remember({name: tensor.clone() for name, tensor in task.memory().items()})
+    other.load_state_dict({name: tensor.clone() for name, tensor in task.state_dict().items()})
     assert torch.equal(task.loss(3).total, other.loss(3).total)
     forgotten = fresh()
     assert not torch.equal(forgotten.loss(3).total, task.loss(3).total)
-    without = make_task(negatives={"kinds": ["in-batch"]}).memory()
+    without = make_task(negatives={"kinds": ["in-batch"]}).state_dict()
     assert without.keys() == {"fed", "read", "scored"}
 
 
@@ -308,7 +309,7 @@ def test_lora_trains_the_adapter_and_the_encoder_only():
     lm.model.eval()
     assert not torch.allclose(lm.model(ids).logits, bare(ids).logits, atol=1e-2)
     with torch.no_grad():
-        states, output = task._read_bare(ids)
+        states, output = task._read_original(ids)
         assert torch.equal(output(states), bare(ids).logits)
     for name, tensor in bare.state_dict().items():
         mine = dict(lm.model.named_parameters()) | dict(lm.model.named_buffers())
@@ -320,19 +321,19 @@ def test_the_teacher_of_full_is_the_lm_before_training():
     task = make_task(losses={"teacher": "bare"})
     steps(task, 3)
     ids = torch.arange(1, 20)[None]
-    states, output = task._read_bare(ids)
+    states, output = task._read_original(ids)
     assert torch.equal(output(states), make_llama()(ids).logits)
 
 
 def test_validation_is_the_same_each_time_and_leaves_no_trace():
     task = make_task(stir(tiny_lm("gpt2")), validation=DOCUMENTS[:2])
     task.loss(0)
-    memory = task.memory()
+    memory = task.state_dict()
     report = task.validate()
     assert report == task.validate()
     assert report["score"] == report["phrase"] > 0
     assert {"token", "kl", "phrase_accuracy", "over_firing"} < report.keys()
-    for name, tensor in task.memory().items():
+    for name, tensor in task.state_dict().items():
         assert torch.equal(tensor, memory[name])
     assert make_task().validate() == {}
 
@@ -401,14 +402,14 @@ def test_an_untrained_encoder_adds_little_to_the_loss(default_lm, corrected, bia
     documents = read_documents(data_directory() / "wiki" / "valid.jsonl.gz")[:60]
     kinds = ["in-batch", "prefixes", "self-retrieval"]
     run = settings(data={"block": 256}, samples={"gap": [5, 12]}, negatives={"kinds": kinds})
-    batches, texts = Batches(run, lm, documents, None), Texts(documents, lm.tokenizer, 256)
-    batch = batches.batch(texts, range(1))
+    loader, passages = BatchLoader(run, lm, documents, None), Passages(documents, lm.tokenizer, 256)
+    batch = loader.load(passages, range(1))
     hidden = lm.model.base_model(input_ids=batch.token_ids).last_hidden_state[0]
     is_token = batch.unit_ids[0, 1:] < lm.static_size
     rows = hidden[batch.sigma[0, :-1][is_token]]
     total = lm.embeddings.output(rows).logsumexp(-1)
-    for passages, size in ((6, 450), (38, 2700)):
-        pool = batches.batch(texts, range(passages)).pool
+    for count, size in ((6, 450), (38, 2700)):
+        pool = loader.load(passages, range(count)).pool
         assert size < len(pool.keys) < 1.3 * size
         vectors = encode_pool(lm, pool, ONE)
         phrases = (rows @ vectors.outputs.T + pool_bias(lm, pool.keys)).logsumexp(-1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 import toy_task
+from toy_task import read_log
 
-from univerb.training.metrics_logger import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 
 # For each of these functions, before and after its n-th call.

@@ -11,10 +11,9 @@ import toy_task
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from toy_task import ToyTask, make_config
+from toy_task import ToyTask, make_config, read_log
 
 from univerb.errors import OptionError
-from univerb.training.metrics_logger import read_log
 from univerb.training.processes import Processes
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 from univerb.training.trainer import train
@@ -114,7 +113,7 @@ def test_a_single_process_exchanges_nothing(monkeypatch):
     alone = Processes.from_environment()
     rows = torch.ones(2, 3)
     assert alone.gather(rows) is rows
-    assert alone.total({"a": 1.0}) == alone.first({"a": 1.0}) == {"a": 1.0}
+    assert alone.all_reduce({"a": 1.0}) == alone.broadcast({"a": 1.0}) == {"a": 1.0}
     alone.barrier()
     alone.close()
 

@@ -1,4 +1,4 @@
-"""Negatives and batches (METHOD H 5 and 6), against slow readings of METHOD A.5 and A.6.1."""
+"""NegativeConfig and batches (METHOD H 5 and 6), against slow readings of METHOD A.5 and A.6.1."""
 
 import itertools
 
@@ -11,15 +11,15 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load, save
 
 from conftest import EOS, make_gpt2, make_llama, make_tokenizer, stir
-from univerb.errors import OptionError
 from univerb.phrase import Phrase
 from univerb.phrases.tokenized import BREAK
 from univerb.tokenizer import Tokenizer
-from univerb.training.batch import Key, MixedBatch, Sample
-from univerb.training.collate import collate, true_continuations
-from univerb.training.config import Negatives
-from univerb.training.negatives import Generations, PreBatch, barred_ids
-from univerb.training.suffixes import Suffixes
+from univerb.training import negatives
+from univerb.training.config import NegativeConfig
+from univerb.training.mixed_batch import MixedBatch, collate, true_continuations
+from univerb.training.negatives import GreedyContinuations, PreBatch, forbidden_ids
+from univerb.training.samples import Key, Sample
+from univerb.training.suffix_array import SuffixArray
 
 V = 320
 BARRED = 3
@@ -59,25 +59,25 @@ def places(ids: list[int], key: Key) -> list[int]:
     return [i for i in range(len(ids)) if tuple(ids[i : i + len(key)]) == key]
 
 
-class Count(Generations):
+class Count(GreedyContinuations):
     """Instead of an LM: a phrase is followed by its length and its first token."""
 
     def __init__(self) -> None:
         pass
 
-    def successors(self, keys):
+    def continuations(self, keys):
         return [(len(key) + 4, key[0]) for key in keys]
 
 
 def together(batch: list[Sample], run: numpy.ndarray, **options) -> MixedBatch:
-    chosen = Negatives(**{"kinds": KINDS, **options})
-    return collate(batch, flags(batch), chosen, V, Count(), Suffixes(run))
+    chosen = NegativeConfig(**{"kinds": KINDS, **options})
+    return collate(batch, flags(batch), chosen, V, Count(), SuffixArray(run))
 
 
 def test_the_worked_example_of_the_method():
     sample = Sample(list(range(10, 19)), [(0, 1), (1, 2), (2, 5), (5, 6), (6, 7), (7, 9)])
     other = Sample([50, 12, 13, 14], [(0, 1), (1, 4)])
-    kinds = Negatives(kinds=("in-batch", "prefixes", "self-retrieval"))
+    kinds = NegativeConfig(kinds=("in-batch", "prefixes", "self-retrieval"))
     batch = collate([sample, other], flags([sample, other]), kinds, V)
     assert batch.sigma.tolist() == [[0, 1, 4, 5, 6, 8], [0, 3, 0, 0, 0, 0]]
     # The phrase of both samples has one place in the pool.
@@ -140,26 +140,20 @@ def test_the_pool_has_what_the_method_says(batch, run, extensions, max_row):
 @given(BATCHES)
 def test_each_kind_is_a_choice(batch):
     sets = {
-        kind: set(collate(batch, flags(batch), Negatives(kinds=(kind,)), V, Count()).pool.keys)
+        kind: set(collate(batch, flags(batch), NegativeConfig(kinds=(kind,)), V, Count()).pool.keys)
         for kind in ("in-batch", "prefixes", "self-retrieval", "generation", "pre-batch")
     }
     assert sets["in-batch"] == sets["pre-batch"] == set(golds(batch))
-    pair = Negatives(kinds=("prefixes", "generation"))
+    pair = NegativeConfig(kinds=("prefixes", "generation"))
     both = collate(batch, flags(batch), pair, V, Count())
     assert set(both.pool.keys) == sets["prefixes"] | sets["generation"]
 
 
-def test_the_default_needs_an_lm_and_corpus_retrieval_a_corpus():
-    batch = [Sample([0, 1, 2], [(0, 2), (2, 3)])]
-    with pytest.raises(OptionError, match="generation"):
-        collate(batch, flags(batch), Negatives(), V)
-    with pytest.raises(OptionError, match="corpus-retrieval"):
-        collate(batch, flags(batch), Negatives(kinds=("corpus-retrieval",)), V)
-
-
 def test_a_batch_without_phrases_has_no_pool():
     sample = Sample([0, 1], [(0, 1), (1, 2)])
-    mixed = collate([sample], flags([sample]), Negatives(), V, Generations(make_gpt2(), 2))
+    mixed = collate(
+        [sample], flags([sample]), NegativeConfig(), V, GreedyContinuations(make_gpt2(), 2)
+    )
     assert mixed.unit_ids.tolist() == mixed.token_ids.tolist()
     assert mixed.pool.keys == mixed.pool.rows == []
     assert true_continuations(mixed) == []
@@ -172,8 +166,8 @@ def test_one_pass_gives_what_separate_encodings_would(tiny_any_head):
     for _ in range(3):
         ids = generator.integers(4, V, 40).tolist()
         batch.append(Sample(ids, [(0, 3), (3, 4), (4, 9), *((i, i + 1) for i in range(9, 40))]))
-    generations = Generations(lm.model, 2)
-    pool = collate(batch, flags(batch), Negatives(), V, generations).pool
+    generations = GreedyContinuations(lm.model, 2)
+    pool = collate(batch, flags(batch), NegativeConfig(), V, generations).pool
     assert len(pool.keys) > 6 * 6 and len(pool.rows) <= 6 * 2
     longest = max(map(len, pool.rows))
     rows = torch.tensor([[*row, *[0] * (longest - len(row))] for row in pool.rows])
@@ -210,10 +204,10 @@ def test_true_continuations_are_the_phrases_that_a_text_goes_on_with(batch, run,
 
 @given(RUNS, st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), st.integers(1, 3))
 def test_suffixes_find_what_a_search_finds(run, key, k):
-    suffixes = Suffixes(run)
+    suffixes = SuffixArray(run)
     ids = run.tolist()
     expected = places(ids, key)
-    found = suffixes.places(key).tolist()
+    found = suffixes.occurrences(key).tolist()
     assert sorted(found) == expected
     assert [ids[place:] for place in found] == sorted(ids[place:] for place in expected)
     follows = set()
@@ -221,15 +215,15 @@ def test_suffixes_find_what_a_search_finds(run, key, k):
         tail = ids[place + len(key) : place + len(key) + k]
         follows.add(tuple(tail[: tail.index(BREAK)] if BREAK in tail else tail))
     follows.discard(())
-    every = suffixes.successors(key, k, len(ids) + 1)
+    every = suffixes.continuations(key, k, len(ids) + 1)
     assert set(every) == follows and len(every) == len(follows)
-    few = suffixes.successors(key, k, 2)
+    few = suffixes.continuations(key, k, 2)
     assert set(few) <= follows and len(few) <= 2
 
 
 def test_suffixes_are_fast_on_a_text_that_repeats_itself():
     run = numpy.tile(numpy.array([1, 2, 3, 4, 5], numpy.int32), 20_000)
-    assert len(Suffixes(run).places((2,) + (3, 4, 5, 1, 2) * 12)) == 20_000 - 12
+    assert len(SuffixArray(run).occurrences((2,) + (3, 4, 5, 1, 2) * 12)) == 20_000 - 12
 
 
 @pytest.mark.parametrize("make", [make_gpt2, make_llama])
@@ -237,7 +231,7 @@ def test_generation_is_the_models_own_greedy_continuation(make):
     model = make()
     generator = numpy.random.default_rng(0)
     keys = [tuple(generator.integers(1, V, size).tolist()) for size in (2, 3, 2, 5, 2, 3) * 3]
-    found = Generations(model, 3, barred=frozenset([0])).successors(keys)
+    found = GreedyContinuations(model, 3, frozenset([0])).continuations(keys)
     for key, follow in zip(keys, found, strict=True):
         ids = torch.tensor([key])
         written = model.generate(
@@ -250,52 +244,57 @@ def test_generation_is_the_models_own_greedy_continuation(make):
         assert follow == tuple(written[: written.index(0)] if 0 in written else written)
 
 
-def test_generation_depends_on_the_phrase_alone():
+def test_generation_depends_on_the_phrase_alone(monkeypatch):
     model = make_llama()
     keys = [(first, first + 1) for first in range(1, 60)]
-    whole = Generations(model, 2).successors(keys)
-    assert [Generations(model, 2).successors([key])[0] for key in keys[:9]] == whole[:9]
-    forgetful = Generations(model, 2, limit=5)
-    assert forgetful.successors(keys) == whole and len(forgetful) == 5
-    assert forgetful.successors(keys[::-1]) == whole[::-1]
-    assert Generations(model, 0).successors(keys[:2]) == [(), ()]
+    whole = GreedyContinuations(model, 2).continuations(keys)
+    assert [GreedyContinuations(model, 2).continuations([key])[0] for key in keys[:9]] == whole[:9]
+    monkeypatch.setattr(negatives, "_CACHE_SIZE", 5)
+    forgetful = GreedyContinuations(model, 2)
+    assert forgetful.continuations(keys) == whole and len(forgetful._cache) == 5
+    assert forgetful.continuations(keys[::-1]) == whole[::-1]
+    assert GreedyContinuations(model, 0).continuations(keys[:2]) == [(), ()]
 
 
 def test_generation_stops_before_barred_tokens_and_asks_once(monkeypatch):
     model = make_gpt2()
     key = (5, 6, 7)
-    first, second = Generations(model, 2).successors([key])[0]
-    assert Generations(model, 2, barred=frozenset([second])).successors([key]) == [(first,)]
-    assert Generations(model, 2, barred=frozenset([first])).successors([key]) == [()]
-    known = Generations(model, 2)
-    known.successors([key])
+    first, second = GreedyContinuations(model, 2).continuations([key])[0]
+    assert GreedyContinuations(model, 2, frozenset([second])).continuations([key]) == [(first,)]
+    assert GreedyContinuations(model, 2, frozenset([first])).continuations([key]) == [()]
+    known = GreedyContinuations(model, 2)
+    known.continuations([key])
     monkeypatch.setattr(model, "forward", None)
-    assert known.successors([key, key]) == [(first, second)] * 2
+    assert known.continuations([key, key]) == [(first, second)] * 2
 
 
 def test_generation_is_the_original_models_under_an_adapter():
     keys = [(first, first + 2, 9) for first in range(10, 30)]
-    expected = Generations(make_llama(), 2).successors(keys)
+    expected = GreedyContinuations(make_llama(), 2).continuations(keys)
     config = LoraConfig(r=4, lora_dropout=0.5, target_modules="all-linear", init_lora_weights=False)
     adapted = get_peft_model(make_llama(), config)
     adapted.train()
     adapted.base_model.model.lm_head.eval()
     modes = [module.training for module in adapted.modules()]
     trained = [p.requires_grad for p in adapted.parameters()]
-    assert Generations(adapted, 2).successors(keys) == expected
+    assert GreedyContinuations(adapted, 2).continuations(keys) == expected
     assert [module.training for module in adapted.modules()] == modes
     assert [p.requires_grad for p in adapted.parameters()] == trained
     merged = adapted.merge_and_unload()
-    assert Generations(merged, 2).successors(keys) != expected
+    assert GreedyContinuations(merged, 2).continuations(keys) != expected
 
 
 def test_barred_ids_are_special_or_break_a_line():
     hf = make_tokenizer()
     tokenizer = Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
-    barred = barred_ids(tokenizer, len(hf))
-    assert barred == {*hf.all_special_ids, *tokenizer.encode("\n").ids, *tokenizer.encode("\r").ids}
-    assert not barred & set(tokenizer.encode("The tenant shall pay.").ids)
-    assert hf.convert_tokens_to_ids(EOS) in barred
+    forbidden = forbidden_ids(tokenizer, len(hf))
+    assert forbidden == {
+        *hf.all_special_ids,
+        *tokenizer.encode("\n").ids,
+        *tokenizer.encode("\r").ids,
+    }
+    assert not forbidden & set(tokenizer.encode("The tenant shall pay.").ids)
+    assert hf.convert_tokens_to_ids(EOS) in forbidden
 
 
 PHRASES = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=4).map(tuple), max_size=6)
@@ -309,8 +308,8 @@ def test_pre_batch_keeps_the_newest_vector_of_each_phrase(batches, live, depth, 
     for place, (keys, numbers) in enumerate(pushed):
         if place == stop:
             # A run that is killed here and resumes from its checkpoint.
-            saved, queue = queue.memory(), PreBatch(depth)
-            queue.remember(load(save(saved)))
+            saved, queue = queue.state_dict(), PreBatch(depth)
+            queue.load_state_dict(load(save(saved)))
         queue.push(keys, torch.tensor(numbers, requires_grad=True)[:, None].expand(-1, 2))
     expected: dict[Key, float] = {}
     for keys, numbers in reversed(pushed[-depth:]):

@@ -15,15 +15,14 @@ from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document
 from univerb.phrases.tokenized import tokenize_text
 from univerb.tokenizer import Tokenizer
-from univerb.training.batch import Sample
-from univerb.training.collate import collate
-from univerb.training.config import Negatives
+from univerb.training.config import LossConfig, NegativeConfig
 from univerb.training.losses import Expanded, kl_loss, phrase_loss, token_loss
+from univerb.training.mixed_batch import collate
 from univerb.training.negatives import PreBatch, prefixes, self_retrieval
-from univerb.training.pool_vectors import encode_pool, pool_bias
+from univerb.training.passages import Passages
+from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
-from univerb.training.samples import n_words
-from univerb.training.texts import Texts
+from univerb.training.samples import Sample, n_words
 
 HF = make_tokenizer()
 TOKENIZER = Tokenizer(HF.backend_tokenizer, HF.all_special_ids)
@@ -34,8 +33,8 @@ WORDS = st.sampled_from(
 
 def epoch(text: str, block: int) -> list[str]:
     """Return the passages of a text in the order of the text."""
-    texts = Texts([Document(text, "one")], TOKENIZER, block)
-    found = [texts.passage(0, index).text for index in range(len(texts))]
+    texts = Passages([Document(text, "one")], TOKENIZER, block)
+    found = [texts.tokens(0, index).text for index in range(len(texts))]
     order = numpy.random.default_rng((0, 0)).permutation(len(texts))
     return [found[i] for i in numpy.argsort(order)]
 
@@ -59,10 +58,10 @@ def test_a_text_without_spaces_has_passages_too(text):
 
 
 def test_a_passage_of_a_huge_text_without_spaces_takes_no_time():
-    texts = Texts([Document("文" * 4_000_000, "one")], TOKENIZER, 64)
+    texts = Passages([Document("文" * 4_000_000, "one")], TOKENIZER, 64)
     start = time.perf_counter()
     for index in range(20):
-        assert len(texts.passage(0, index).ids) == 64
+        assert len(texts.tokens(0, index).ids) == 64
     assert time.perf_counter() - start < 2.0
 
 
@@ -85,7 +84,7 @@ def test_a_batch_without_phrases_has_all_its_losses():
     lm = DynamicLM.wrap(make_gpt2(), HF, EncoderConfig(count_correction=True))
     sample = Sample([5, 6, 7], [(0, 1), (1, 2), (2, 3)])
     kinds = ("in-batch", "prefixes", "self-retrieval", "pre-batch")
-    batch = collate([sample], [numpy.zeros(3, bool)], Negatives(kinds=kinds), 320)
+    batch = collate([sample], [numpy.zeros(3, bool)], NegativeConfig(kinds=kinds), 320)
     vectors = encode_pool(lm, batch.pool, Processes.single("cpu"))
     bias = pool_bias(lm, batch.pool.keys)
     assert vectors.outputs.shape == (0, 32) and bias.shape == (0,)
@@ -96,9 +95,9 @@ def test_a_batch_without_phrases_has_all_its_losses():
     for chunk in (1, 2, 99):
         found = phrase_loss(hidden, batch.unit_ids, batch.unit_mask, expanded, chunk)
         plain = token_loss(hidden, batch.token_ids, batch.token_mask, expanded.output, chunk)
-        kl = kl_loss(
-            hidden, hidden, batch.sigma, batch.unit_mask, expanded, expanded, chunk, support="V+P"
-        )
+        chosen = LossConfig(chunk=chunk, support="V+P")
+        states = hidden, hidden, batch.sigma, batch.unit_mask
+        kl = kl_loss(*states, expanded, expanded, chosen)
         assert found.total.item() == pytest.approx(plain.total.item(), rel=1e-5)
         assert abs(kl.total.item()) < 1e-5 and (found.count, kl.count, found.fired) == (2, 3, 0)
 
@@ -123,9 +122,8 @@ def test_distributions_that_lie_far_apart_have_a_finite_kl(chunk):
     expanded = Expanded(output, torch.randn(2, 4) * 1e4, torch.zeros(2))
     mixed = torch.randn(1, 4, 4, requires_grad=True)
     sigma, mask = torch.tensor([[0, 1, 2, 5]]), torch.ones(1, 4, dtype=torch.bool)
-    found = kl_loss(
-        mixed, torch.randn(1, 6, 4), sigma, mask, expanded, expanded, chunk, support="V+P"
-    )
+    chosen = LossConfig(chunk=chunk, support="V+P")
+    found = kl_loss(mixed, torch.randn(1, 6, 4), sigma, mask, expanded, expanded, chosen)
     found.total.backward()
     assert found.total.isfinite() and mixed.grad is not None and mixed.grad.isfinite().all()
 

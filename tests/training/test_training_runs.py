@@ -15,13 +15,13 @@ import train_commands
 import yaml
 from safetensors.torch import load_file
 from tokenizers import models, pre_tokenizers, trainers
+from toy_task import read_log
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from conftest import MAKERS, TEXT, make_tokenizer, saved
 from univerb.errors import CheckpointError
 from univerb.modeling.card import read_card
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.metrics_logger import read_log
 from univerb.training.snapshots import read_snapshot, snapshot_paths
 
 # Generous: a start of torch and transformers takes long where other tests run beside it.

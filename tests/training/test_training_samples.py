@@ -18,10 +18,9 @@ from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
 from univerb.phrases.tokenized import TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
-from univerb.training.batch import Sample
-from univerb.training.config import Samples
-from univerb.training.samples import fmm, make_builder, n_ids, n_words
-from univerb.training.texts import Texts
+from univerb.training.config import SampleConfig
+from univerb.training.passages import Passages
+from univerb.training.samples import Sample, fmm, make_builder, n_ids, n_words
 
 HF = make_tokenizer()
 TOKENIZER = Tokenizer(HF.backend_tokenizer, HF.all_special_ids)
@@ -166,15 +165,15 @@ def test_a_config_names_its_builder():
     tokens = read(f"{TEXT} {TEXT}")
     documents = [Document(TEXT)] * 3
     for kind, expected in (("n-words", n_words((2, 3))), ("n-ids", n_ids((2, 3)))):
-        build = make_builder(Samples(kind=kind, sizes=(2, 3)), documents, TOKENIZER)
+        build = make_builder(SampleConfig(kind=kind, sizes=(2, 3)), documents, TOKENIZER)
         samples = [one(tokens, numpy.random.default_rng(3)) for one in (build, expected)]
         assert samples[0] == samples[1]
-    settings = Samples(kind="fmm", sizes=(2, 16), gap=(0, 0), min_count=3)
+    settings = SampleConfig(kind="fmm", sizes=(2, 16), gap=(0, 0), min_count=3)
     sample = make_builder(settings, documents, TOKENIZER)(tokens, numpy.random.default_rng(0))
     keys = [TOKENIZER.decode(sample.ids[begin:end]) for begin, end in phrases_of(sample)]
     # As long as possible, and never across punctuation.
     assert " The landlord shall give the tenant at least thirty days written notice" in keys
-    rare = make_builder(Samples(kind="fmm", min_count=100), documents, TOKENIZER)
+    rare = make_builder(SampleConfig(kind="fmm", min_count=100), documents, TOKENIZER)
     assert not phrases_of(rare(tokens, numpy.random.default_rng(0)))
 
 
@@ -188,11 +187,11 @@ def test_words_of_real_text_are_phrases_that_tokenize_to_themselves():
     own = Tokenizer.from_file(locate(DEFAULT_MODEL) / "tokenizer.json")
     with gzip.open(data_directory() / "wiki" / "valid.jsonl.gz", "rt", encoding="utf-8") as lines:
         documents = [Document(json.loads(line)["text"]) for line in itertools.islice(lines, 30)]
-    texts = Texts(documents, own, 256)
+    texts = Passages(documents, own, 256)
     build = n_words()
     keys, tokens = [], 0
     for index in range(len(texts)):
-        passage = texts.passage(0, index)
+        passage = texts.tokens(0, index)
         sample = build(passage, numpy.random.default_rng(index))
         check_tiling(passage, sample, (5, 12))
         keys += [sample.ids[begin:end] for begin, end in phrases_of(sample)]

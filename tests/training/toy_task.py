@@ -18,12 +18,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from univerb.training.config import TrainingConfig
+from univerb.training.metrics_logger import LOG
 from univerb.training.processes import Processes
 from univerb.training.snapshots import read_snapshot, snapshot_paths
-from univerb.training.task import Loss
+from univerb.training.task import TaskLoss
 from univerb.training.trainer import train
 
 SIZE = 6
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
 
 
 def make_config(steps: int = 8, optimiser: dict[str, Any] | None = None, **run: Any):
@@ -71,7 +76,7 @@ class ToyTask:
     def modules(self) -> dict[str, nn.Module]:
         return {"net": self.net}
 
-    def loss(self, index: int) -> Loss:
+    def loss(self, index: int) -> TaskLoss:
         self.indices.append(index)
         draw = torch.Generator().manual_seed(1000 + index)
         rows = torch.randn(self.batch, SIZE, generator=draw)
@@ -90,13 +95,13 @@ class ToyTask:
             total = total + extra
             terms["extra"] = float(extra.detach())
         self.last = pool.detach()
-        return Loss(self.spoil(index, total), terms, len(own))
+        return TaskLoss(self.spoil(index, total), terms, len(own))
 
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"last": self.last}
 
-    def remember(self, memory: dict[str, Tensor]) -> None:
-        self.last = memory["last"]
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.last = state["last"]
 
     def validate(self) -> dict[str, float]:
         torch.rand(3)  # must leave no trace
@@ -128,8 +133,8 @@ def check_gather(processes: Processes) -> None:
     with torch.no_grad():
         whole = processes.gather(torch.tensor([[processes.rank == 0]]))
     assert whole.tolist() == [[True], [False]]
-    assert processes.total({"b": 1.0, "a": float(processes.rank)}) == {"b": 2.0, "a": 1.0}
-    assert processes.first({"a": float(processes.rank)}) == {"a": 0.0}
+    assert processes.all_reduce({"b": 1.0, "a": float(processes.rank)}) == {"b": 2.0, "a": 1.0}
+    assert processes.broadcast({"a": float(processes.rank)}) == {"a": 0.0}
 
 
 def run_job(settings: dict[str, Any], processes: Processes) -> dict[str, Any]:

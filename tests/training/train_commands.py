@@ -34,14 +34,14 @@ def interrupt(command: list[str], name: str, at: int) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    usual = Trainer.pass_over
+    usual = Trainer.micro_batch
 
-    def pass_over(self: Trainer, index: int, more_follow: bool) -> dict[str, float]:
+    def micro_batch(self: Trainer, index: int, is_last: bool) -> dict[str, float]:
         if index == at:
             os.kill(os.getpid(), signal.Signals[name])
-        return usual(self, index, more_follow)
+        return usual(self, index, is_last)
 
-    Trainer.pass_over = pass_over  # type: ignore[method-assign]
+    Trainer.micro_batch = micro_batch  # type: ignore[method-assign]
     code = 99
     try:
         code = call(command)

@@ -1,47 +1,22 @@
-"""Who is told how a run goes."""
+"""Hooks into a training run, called by its first process only."""
 
 from pathlib import Path
-from typing import Protocol
 
 
-class Observer(Protocol):
-    """Who is told how a run goes; only in the first process."""
+class Callback:
+    """Does nothing; override what you need."""
 
-    def began(self, step: int) -> None:
-        """Tell where the run starts or goes on."""
-        ...
+    def on_train_begin(self, step: int) -> None:
+        """Called before the first step; `step` counts those of a run that is resumed."""
 
-    def stepped(self, step: int, figures: dict[str, float]) -> None:
-        """Tell of a step: its loss, terms, rate, grad_norm, rows_per_second and seconds."""
-        ...
+    def on_step_end(self, step: int, metrics: dict[str, float]) -> None:
+        """Called with loss, its terms, rate, grad_norm, rows_per_second and seconds of a step."""
 
-    def validated(self, step: int, figures: dict[str, float], is_best: bool) -> None:
-        """Tell of a validation."""
-        ...
+    def on_validation(self, step: int, metrics: dict[str, float], is_best: bool) -> None:
+        """Called after a validation."""
 
-    def saved(self, step: int, path: Path) -> None:
-        """Tell of a checkpoint."""
-        ...
+    def on_save(self, step: int, path: Path) -> None:
+        """Called after a checkpoint was written."""
 
-    def warned(self, message: str) -> None:
-        """Tell of something that the user should know."""
-        ...
-
-
-class Silence:
-    """An observer that says nothing."""
-
-    def began(self, step: int) -> None:
-        """Say nothing."""
-
-    def stepped(self, step: int, figures: dict[str, float]) -> None:
-        """Say nothing."""
-
-    def validated(self, step: int, figures: dict[str, float], is_best: bool) -> None:
-        """Say nothing."""
-
-    def saved(self, step: int, path: Path) -> None:
-        """Say nothing."""
-
-    def warned(self, message: str) -> None:
-        """Say nothing."""
+    def on_warning(self, message: str) -> None:
+        """Called with a message for the user, such as a damaged checkpoint."""

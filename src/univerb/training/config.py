@@ -22,7 +22,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Data(Section):
+class DataConfig(Section):
     """What is read."""
 
     documents: tuple[str, ...]
@@ -36,7 +36,7 @@ class Data(Section):
     """Passages of the validation text that the score is computed on."""
 
 
-class Samples(Section):
+class SampleConfig(Section):
     """How phrases are put into a passage (METHOD A.4)."""
 
     kind: Literal["n-words", "n-ids", "fmm"] = "n-words"
@@ -51,7 +51,7 @@ class Samples(Section):
     place of its last token. Decoding must do the same."""
 
 
-class Negatives(Section):
+class NegativeConfig(Section):
     """What the gold phrases are told apart from (METHOD A.5)."""
 
     kinds: tuple[Negative, ...] = ("in-batch", "prefixes", "self-retrieval", "generation")
@@ -65,7 +65,7 @@ class Negatives(Section):
     """Take pool phrases that the text really goes on with out of the pool where they do."""
 
 
-class Losses(Section):
+class LossConfig(Section):
     """L = phrase L_p + token L_t + kl L_kl (METHOD A.6)."""
 
     phrase: float = Field(default=1.0, ge=0.0, le=1000.0)
@@ -81,7 +81,7 @@ class Losses(Section):
     """Positions whose |V| logits are in memory at a time."""
 
 
-class Frozen(Section):
+class FrozenConfig(Section):
     """The `frozen` regime: rows of cached states against a pool (DESIGN 5)."""
 
     cache: str | None = None
@@ -116,7 +116,7 @@ class Frozen(Section):
     input_weight: float = Field(default=1.0, ge=0.0, le=1000.0)
 
 
-class Optimiser(Section):
+class OptimiserConfig(Section):
     """AdamW with a linear schedule (METHOD A.7)."""
 
     rate: float = Field(default=5e-5, gt=0.0, le=1.0)
@@ -127,7 +127,7 @@ class Optimiser(Section):
     clip: float = Field(default=1.0, gt=0.0)
 
 
-class Run(Section):
+class RunConfig(Section):
     """How long, how much at once, and what is kept."""
 
     steps: int = Field(ge=1)
@@ -158,14 +158,14 @@ class TrainingConfig(Section):
     encoder that univerb saved goes on from there."""
     regime: Literal["full", "lora", "frozen"] = "frozen"
     encoder: EncoderConfig = EncoderConfig()
-    data: Data
-    samples: Samples = Samples()
-    negatives: Negatives = Negatives()
-    losses: Losses = Losses()
+    data: DataConfig
+    samples: SampleConfig = SampleConfig()
+    negatives: NegativeConfig = NegativeConfig()
+    losses: LossConfig = LossConfig()
     lora: Lora = Lora()
-    frozen: Frozen = Frozen()
-    optimiser: Optimiser = Optimiser()
-    run: Run
+    frozen: FrozenConfig = FrozenConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    run: RunConfig
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a run will need, measured by a few micro-batches of it."""
+"""What a run will need, measured on a few of its micro-batches."""
 
 import resource
 import sys
@@ -12,12 +12,12 @@ from univerb.training.processes import Processes
 from univerb.training.task import Task
 from univerb.training.trainer import Trainer
 
-_WARM, _TIMED = 2, 3
+_WARM_UP, _TIMED = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What a run will need."""
+class DryRun:
+    """Time, memory and sizes of a run."""
 
     rows_per_second: float
     step_seconds: float
@@ -29,42 +29,33 @@ class Rehearsal:
     snapshot_bytes: int
 
 
-def rehearse(task: Task, config: TrainingConfig, processes: Processes) -> Rehearsal:
-    """Run a few micro-batches and tell what the run would need. Nothing is written.
-
-    Args:
-        task: What would be trained; its parameters change a little.
-        config: How.
-        processes: Those that would share the work.
-
-    Returns:
-        Time, memory and sizes.
-    """
+def dry_run(task: Task, config: TrainingConfig, processes: Processes) -> DryRun:
+    """Measure a few micro-batches; writes nothing, but changes the task's parameters."""
     trainer = Trainer(task, config, processes)
-    for index in range(_WARM):
-        trainer.pass_over(index, more_follow=False)
+    for index in range(_WARM_UP):
+        trainer.micro_batch(index, is_last=True)
     # With a step, so that the moments are in memory too.
     began = time.perf_counter()
     trainer.optimiser.step()
     step_seconds = time.perf_counter() - began
     began, rows = time.perf_counter(), 0.0
-    for index in range(_WARM, _WARM + _TIMED):
-        rows += trainer.pass_over(index, more_follow=False)["rows"]
+    for index in range(_WARM_UP, _WARM_UP + _TIMED):
+        rows += trainer.micro_batch(index, is_last=True)["rows"]
     seconds = (time.perf_counter() - began) / _TIMED
     step_seconds += seconds * config.run.accumulate
     parameters = trainer.modules.parameters().values()
-    tensors = trainer.tensors().values()
-    return Rehearsal(
-        rows_per_second=processes.total({"rows": rows})["rows"] / _TIMED / seconds,
+    tensors = trainer.state_dict().values()
+    return DryRun(
+        rows_per_second=processes.all_reduce({"rows": rows})["rows"] / _TIMED / seconds,
         step_seconds=step_seconds,
         run_seconds=step_seconds * config.run.steps,
-        peak_bytes=_peak(processes.device),
+        peak_bytes=_peak_bytes(processes.device),
         trainable=sum(parameter.numel() for parameter in parameters),
         snapshot_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
     )
 
 
-def _peak(device: torch.device) -> int:
+def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Kilobytes, but bytes on a Mac.

@@ -1,8 +1,8 @@
-"""L_p, L_t and L_kl as sums over positions (METHOD A.6), in memory that does not grow with them.
+"""L_p, L_t and L_kl of the paper's section 2.4 as sums over positions (docs/method.md, Losses).
 
 The |V| logits of only `chunk` positions are alive at a time, forward and backward: a chunk keeps
-its hidden states and computes its logits again when its gradient is asked for. Sums and counts
-are apart, so that several processes can divide by the counts of the whole batch.
+its hidden states and computes its logits again for its gradient. Sums and counts are separate, so
+that several processes can divide by the counts of the whole batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-Place = tuple[int, int, int]
-"""A passage, a unit in it, and a phrase of the pool."""
+from univerb.training.config import LossConfig
+from univerb.training.mixed_batch import PoolEntry
 
 
 class Expanded(NamedTuple):
@@ -45,24 +45,16 @@ class Expanded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """A loss summed over its positions."""
+class LossSum:
+    """A loss summed over `count` positions; L_p also counts what would be chosen there."""
 
     total: Tensor
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PhraseSum:
-    """L_p summed over its positions, and what would have been chosen there."""
-
-    total: Tensor
-    count: int
-    right: int
+    right: int = 0
     """Phrases that win where they are the next unit."""
-    phrases: int
+    phrases: int = 0
     """Positions whose next unit is a phrase."""
-    fired: int
+    fired: int = 0
     """Positions whose next unit is a token and where a phrase wins."""
 
 
@@ -72,8 +64,8 @@ def phrase_loss(
     mask: Tensor,
     expanded: Expanded,
     chunk: int,
-    masked: Sequence[Place] = (),
-) -> PhraseSum:
+    masked: Sequence[PoolEntry] = (),
+) -> LossSum:
     """Sum L_p: the cross-entropy of the next unit over V + P.
 
     Args:
@@ -82,7 +74,7 @@ def phrase_loss(
         mask: Which units are no padding (B, M).
         expanded: The output side.
         chunk: Positions whose logits are in memory at a time.
-        masked: Phrases that are not in the pool after a unit.
+        masked: Phrases to leave out of the pool after a unit.
 
     Returns:
         The sum over every unit but the first of each passage.
@@ -90,32 +82,31 @@ def phrase_loss(
     scored = mask[:, 1:]
     states, targets = hidden[:, :-1][scored], unit_ids[:, 1:][scored]
     static_size = expanded.static_size
-    banned = _banned(masked, scored, static_size)
+    masked_rows, masked_columns = _masked_logits(masked, scored, static_size)
 
     def part(states: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
         logits, truth = expanded.logits(states), targets[begin:end]
-        here = (banned[0] >= begin) & (banned[0] < end)
+        here = (masked_rows >= begin) & (masked_rows < end)
         if here.any():
-            logits[banned[0][here] - begin, banned[1][here]] = float("-inf")
+            logits[masked_rows[here] - begin, masked_columns[here]] = float("-inf")
         winner = logits.detach().argmax(-1)
         is_phrase = truth >= static_size
         right = (winner == truth) & is_phrase
         fired = (winner >= static_size) & ~is_phrase
-        return functional.cross_entropy(logits, truth, reduction="sum"), torch.stack(
-            [right.sum(), fired.sum()]
-        )
+        loss = functional.cross_entropy(logits, truth, reduction="sum")
+        return loss, torch.stack([right.sum(), fired.sum()])
 
     total, wins = hidden.sum() * 0.0, torch.zeros(2, dtype=torch.long, device=hidden.device)
     for loss, counts in _chunked(part, chunk, states):
         total, wins = total + loss, wins + counts
     right, fired = wins.tolist()
     phrases = int((targets >= static_size).sum())
-    return PhraseSum(total, len(targets), right, phrases, fired)
+    return LossSum(total, len(targets), right, phrases, fired)
 
 
 def token_loss(
     hidden: Tensor, token_ids: Tensor, mask: Tensor, output: nn.Module, chunk: int
-) -> Sum:
+) -> LossSum:
     """Sum L_t: the cross-entropy of the next token over V.
 
     Args:
@@ -135,10 +126,8 @@ def token_loss(
         logits = output(states).float()
         return (functional.cross_entropy(logits, targets[begin:end], reduction="sum"),)
 
-    total = hidden.sum() * 0.0
-    for (loss,) in _chunked(part, chunk, states):
-        total = total + loss
-    return Sum(total, len(targets))
+    total = sum((loss for (loss,) in _chunked(part, chunk, states)), hidden.sum() * 0.0)
+    return LossSum(total, len(targets))
 
 
 def kl_loss(
@@ -148,11 +137,8 @@ def kl_loss(
     mask: Tensor,
     dynamic: Expanded,
     static: Expanded,
-    chunk: int,
-    alignment: Literal["context", "target"] = "context",
-    support: Literal["V", "V+P"] = "V",
-    detach: Literal["none", "static"] = "none",
-) -> Sum:
+    settings: LossConfig,
+) -> LossSum:
     """Sum L_kl: KL(dynamic || static), the mixed pass against the plain one.
 
     Args:
@@ -162,30 +148,28 @@ def kl_loss(
         mask: Which units are no padding (B, M).
         dynamic: The output side of the mixed pass.
         static: That of the plain pass; another one if another LM is the teacher.
-        chunk: Positions whose logits are in memory at a time.
-        alignment: context compares the states after unit i and after token sigma(i), which have
-            read the same text; target those that predict unit i and token sigma(i).
-        support: Over which vocabulary both are distributions.
-        detach: static stops the gradient of the plain pass.
+        settings: `alignment` context compares the states after unit i and after token sigma(i),
+            which have read the same text; target those that predict unit i and token sigma(i).
+            Both are distributions over `support`; `detach` and a bare `teacher` stop the gradient
+            of the plain pass.
 
     Returns:
         The sum over every unit, or for target over every unit but the first of each passage.
     """
-    if alignment == "target":
+    if settings.alignment == "target":
         mixed, mask, sigma = mixed[:, :-1], mask[:, 1:], sigma[:, 1:] - 1
     passages = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)
     ours, theirs = mixed[mask], plain[passages[mask], sigma[mask]]
+    has_gradient = settings.detach == "none" and settings.teacher == "self"
 
     def part(ours: Tensor, theirs: Tensor, begin: int, end: int) -> tuple[Tensor]:
-        p = dynamic.logits(ours, support).log_softmax(-1)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and detach == "none"):
-            q = static.logits(theirs, support).log_softmax(-1)
+        p = dynamic.logits(ours, settings.support).log_softmax(-1)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and has_gradient):
+            q = static.logits(theirs, settings.support).log_softmax(-1)
         return (functional.kl_div(q, p, reduction="sum", log_target=True),)
 
-    total = mixed.sum() * 0.0
-    for (loss,) in _chunked(part, chunk, ours, theirs):
-        total = total + loss
-    return Sum(total, len(ours))
+    parts = _chunked(part, settings.chunk, ours, theirs)
+    return LossSum(sum((loss for (loss,) in parts), mixed.sum() * 0.0), len(ours))
 
 
 def _chunked(
@@ -193,19 +177,18 @@ def _chunked(
 ) -> Iterator[tuple[Tensor, ...]]:
     for begin in range(0, len(states[0]), chunk):
         end = min(begin + chunk, len(states[0]))
-        rows = (one[begin:end] for one in states)
-        # Nothing in a part is random, so there is no generator to keep.
+        rows = (tensor[begin:end] for tensor in states)
+        # Nothing in a part is random, so there is no generator state to keep.
         yield checkpoint(part, *rows, begin, end, use_reentrant=False, preserve_rng_state=False)
 
 
-def _banned(masked: Sequence[Place], scored: Tensor, static_size: int) -> tuple[Tensor, Tensor]:
-    """Turn places into rows among the scored positions and columns of the logits."""
-    if not masked:
-        none = torch.empty(0, dtype=torch.long, device=scored.device)
-        return none, none
-    passage, unit, phrase = torch.tensor(masked, device=scored.device).T
+def _masked_logits(
+    masked: Sequence[PoolEntry], scored: Tensor, static_size: int
+) -> tuple[Tensor, Tensor]:
+    """Return masked entries as rows among the scored positions and columns of the logits."""
+    entries = torch.tensor(masked, dtype=torch.long, device=scored.device).reshape(-1, 3)
+    # The last unit of a passage predicts nothing.
+    passage, unit, phrase = entries[entries[:, 1] < scored.shape[1]].T
     row = scored.flatten().cumsum(0).view(scored.shape) - 1
-    inside = unit < scored.shape[1]
-    passage, unit, phrase = passage[inside], unit[inside], phrase[inside]
-    real = scored[passage, unit]
-    return row[passage, unit][real], phrase[real] + static_size
+    is_scored = scored[passage, unit]
+    return row[passage, unit][is_scored], phrase[is_scored] + static_size

@@ -1,11 +1,13 @@
-"""Training samples: running text in which some stretches are phrases (METHOD A.4).
+"""Training samples: passages in which some spans are phrases (paper, section 2.4).
 
-A builder finds every stretch of a passage that may be a phrase and goes through them once from the
-left: a gap, a phrase, a gap, a phrase. All it draws comes from the generator that it is given.
+docs/method.md, Training samples. A builder finds every span of a passage that may be a phrase and
+goes through them once from the left: a gap, a phrase, a gap, a phrase. All its draws come from the
+generator that is passed to it.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy
 
@@ -15,18 +17,34 @@ from univerb.phrases.hashing import Ints, prepend_zero
 from univerb.phrases.ngrams import checked_sizes, word_splitter
 from univerb.phrases.tokenized import BREAK, TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
-from univerb.training.batch import Sample
-from univerb.training.config import Samples
+from univerb.training.config import SampleConfig
+
+Key = tuple[int, ...]
+"""The tokens of a phrase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A passage as units: tokens and phrases that tile it."""
+
+    ids: list[int]
+    units: list[tuple[int, int]]
+    """Token ranges; one of two tokens or more is a phrase."""
+
+    def phrases(self) -> list[Key]:
+        """Return its phrases, in order."""
+        return [tuple(self.ids[begin:end]) for begin, end in self.units if end - begin >= 2]
+
 
 SampleBuilder = Callable[[TokenizedText, numpy.random.Generator], Sample]
 """Makes a sample of a passage, as `tokenize_text` reads it."""
 
 Spans = tuple[Ints, Ints]
-"""First tokens of some stretches, and the tokens after their last."""
+"""First tokens of some spans, and the tokens after their last."""
 
 
 def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
-    """Make a builder whose phrases are runs of NLTK's words.
+    """Make a builder whose phrases are runs of words, as NLTK splits them.
 
     Args:
         sizes: Shortest and longest phrase, in words.
@@ -48,42 +66,26 @@ def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> 
             for size in range(low, high + 1)
             for (start, _), (_, end) in zip(words, words[size - 1 :], strict=False)
         ]
-        found = numpy.array(list(text.aligned(spans)), dtype=numpy.int64).reshape(-1, 2)
-        return found[:, 0], found[:, 1] + 1
+        aligned = numpy.array(list(text.aligned(spans)), dtype=numpy.int64).reshape(-1, 2)
+        return aligned[:, 0], aligned[:, 1] + 1
 
     return _builder(find, gap)
 
 
 def n_ids(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
-    """Make a builder whose phrases are runs of the LM's tokens, wherever words begin and end.
-
-    Args:
-        sizes: Shortest and longest phrase, in tokens.
-        gap: Fewest and most tokens between two phrases.
-
-    Returns:
-        The builder.
-    """
+    """Make a builder whose phrases are runs of tokens, wherever words begin; as `n_words`."""
     low, high = checked_sizes(sizes)
 
     def find(text: TokenizedText) -> Spans:
         first = [numpy.arange(len(text.ids) - size + 1) for size in range(low, high + 1)]
-        end = [places + size for size, places in enumerate(first, low)]
+        end = [starts + size for size, starts in enumerate(first, low)]
         return numpy.concatenate(first), numpy.concatenate(end)
 
     return _builder(find, gap)
 
 
 def fmm(table: FMMTable, gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
-    """Make a builder whose phrases are the longest that a table has.
-
-    Args:
-        table: The frequent phrases of a support corpus.
-        gap: Fewest and most tokens between two phrases; matches that come sooner stay tokens.
-
-    Returns:
-        The builder.
-    """
+    """Make a builder whose phrases are the longest of a table; a match within a gap is tokens."""
 
     def find(text: TokenizedText) -> Spans:
         matches = table.match(text.arrays())
@@ -93,18 +95,9 @@ def fmm(table: FMMTable, gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
 
 
 def make_builder(
-    settings: Samples, documents: Sequence[Document], tokenizer: Tokenizer
+    settings: SampleConfig, documents: Sequence[Document], tokenizer: Tokenizer
 ) -> SampleBuilder:
-    """Make the builder that a config names.
-
-    Args:
-        settings: Which, and with what sizes and gaps.
-        documents: The training text, whose frequent phrases `fmm` counts.
-        tokenizer: The LM's.
-
-    Returns:
-        The builder.
-    """
+    """Make the builder that a config names; `fmm` counts the phrases of the documents."""
     if settings.kind == "n-words":
         return n_words(settings.sizes, settings.gap)
     if settings.kind == "n-ids":
@@ -112,14 +105,15 @@ def make_builder(
     run = TokenArrays.concatenate(
         tokenize_text(document.text, tokenizer).arrays() for document in documents
     )
-    return fmm(FMMTable.mine(run, settings.sizes, settings.min_count), settings.gap)
+    return fmm(FMMTable.mine(run, settings.sizes, settings.min_count)
+    return fmm(table, settings.gap)
 
 
 def _builder(find: Callable[[TokenizedText], Spans], gap: tuple[int, int]) -> SampleBuilder:
     low, high = gap
 
     def build(text: TokenizedText, generator: numpy.random.Generator) -> Sample:
-        ends = _phrases(text, *find(text))
+        ends = _phrase_ends(text, *find(text))
         phrases: list[tuple[int, int]] = []
         earliest = int(generator.integers(low, high, endpoint=True))
         for begin in sorted(ends):
@@ -127,25 +121,25 @@ def _builder(find: Callable[[TokenizedText], Spans], gap: tuple[int, int]) -> Sa
                 end = ends[begin][int(generator.integers(len(ends[begin])))]
                 phrases.append((begin, end))
                 earliest = end + int(generator.integers(low, high, endpoint=True))
-        return Sample(text.ids.tolist(), _tiled(phrases, len(text.ids)))
+        return Sample(text.ids.tolist(), _tile(phrases, len(text.ids)))
 
     return build
 
 
-def _phrases(text: TokenizedText, first: Ints, end: Ints) -> dict[int, list[int]]:
+def _phrase_ends(text: TokenizedText, first: Ints, end: Ints) -> dict[int, list[int]]:
     """Return where phrases may begin, and where each may end."""
     run = text.arrays()
     breaks = prepend_zero(numpy.cumsum(run.ids == BREAK))
     # Bare numbers are no phrases at inference either: merging digits ruins arithmetic.
-    fits = (end - first >= 2) & (breaks[end] == breaks[first]) & ~run.are_numbers(first, end)
+    is_phrase = (end - first >= 2) & (breaks[end] == breaks[first]) & ~run.are_numbers(first, end)
     ends: dict[int, list[int]] = defaultdict(list)
-    for begin, stop in zip(first[fits].tolist(), end[fits].tolist(), strict=True):
+    for begin, stop in zip(first[is_phrase].tolist(), end[is_phrase].tolist(), strict=True):
         ends[begin].append(stop)
     return ends
 
 
-def _tiled(phrases: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Put the tokens between phrases back, each a unit of its own."""
+def _tile(phrases: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Add the tokens between phrases, each as a unit of one."""
     units: list[tuple[int, int]] = []
     done = 0
     for begin, end in (*phrases, (size, size)):

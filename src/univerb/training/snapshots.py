@@ -1,19 +1,14 @@
-"""Where a run stands, on disk: one file per checkpoint, whole or not there, no pickle.
+"""Checkpoints of a run on disk: one file each, complete or not there, no pickle.
 
-step-00001200.safetensors   tensors by name; their meaning is the trainer's. Its metadata holds the
-                            other facts and a sha256 of everything.
-
-A file is written in a folder of drafts, brought onto the disk and renamed.
+step-00001200.safetensors   tensors by name; their meaning is the trainer's. Its metadata holds
+                            progress, settings, and a sha256 of everything.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from univerb.errors import CheckpointError
+from univerb.files import atomic_folder, atomic_path, exclusive_lock, remove_drafts
 from univerb.training.config import TrainingConfig
 
 FORMAT = 1
-DRAFTS, _LOCK = ".drafts", ".lock"
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
-# Settings that may change while a run goes on: they do not change what it computes.
+# Settings that may change when a run is resumed: they do not change what it computes.
 _FREE = {
     "run.save_every",
     "run.keep",
@@ -39,6 +34,10 @@ _FREE = {
     "run.parallel",
     "frozen.cache",
 }
+_RETRY = (
+    "Make room or give a folder that can be written, and run the same command again: it resumes "
+    "from the last checkpoint."
+)
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class Progress:
     step: int = 0
     """Steps done."""
     best: float | None = None
-    """The best score so far, and the step that it belongs to."""
+    """The best score so far, and its step."""
     best_step: int | None = None
     waited: int = 0
     """Validations since then."""
@@ -56,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one moment: enough to go on as if it had not stopped."""
+    """A run at one moment: enough to resume it exactly."""
 
     progress: Progress
     tensors: dict[str, Tensor]
@@ -64,56 +63,48 @@ class Snapshot:
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """Make a run's folder, keep other runs out of it, and clear what a killed one left.
-
-    Args:
-        folder: Where the run lies.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        CheckpointError: If it cannot be written, or another run writes it.
-    """
+def write_errors(path: Path, advice: str = _RETRY) -> Iterator[None]:
+    """Turn errors of the disk into a CheckpointError that names the file and says what to do."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise _failed(folder, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise CheckpointError(
-            f"another run is writing {str(folder)!r}. Wait for it, or name another folder."
-        ) from None
-    try:
-        shutil.rmtree(folder / DRAFTS, ignore_errors=True)
         yield
-    finally:
-        os.close(descriptor)
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise CheckpointError(f"cannot write {str(path)!r}: {reason}. {advice}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a run's folder, keep other runs out of it, and clear what a killed one left."""
+    busy = CheckpointError(
+        f"another run is writing {str(folder)!r}. Wait for it, or name another folder."
+    )
+    with ExitStack() as stack:
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive_lock(folder / ".lock", busy))
+            remove_drafts(folder)
+        yield
 
 
 def snapshot_paths(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first."""
-    found = [(int(m[1]), path) for path in folder.glob("*") if (m := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    steps = [(int(m[1]), path) for path in folder.glob("*") if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(steps, reverse=True)]
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Save where a run stands.
+    """Save a checkpoint and delete old ones.
 
     Args:
-        folder: The run's, owned by this process.
+        folder: The run's, locked by this process.
         snapshot: What to save.
-        keep: How many checkpoints stay, this one included.
+        keep: Number of checkpoints that stay, this one included.
 
     Returns:
         The file.
 
     Raises:
-        CheckpointError: If it cannot be written. The one before is still there then.
+        CheckpointError: If it cannot be written. Older checkpoints stay then.
     """
     path = folder / f"step-{snapshot.progress.step:08d}.safetensors"
     tensors = {n: t.detach().cpu().contiguous() for n, t in snapshot.tensors.items()}
@@ -121,7 +112,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
         {"format": FORMAT, "progress": asdict(snapshot.progress), "config": snapshot.config}
     )
     metadata = {"univerb": facts, "sha256": _digest(facts, tensors)}
-    with _written(path) as draft:
+    with write_errors(path), atomic_path(path) as draft:
         save_file(tensors, draft, metadata)
     for old in snapshot_paths(folder)[keep:]:
         old.unlink(missing_ok=True)
@@ -129,48 +120,38 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
 
 
 def read_newest(folder: Path, warn: Callable[[str], None]) -> Snapshot | None:
-    """Read the newest checkpoint that is whole, and drop damaged ones after it.
+    """Read the newest intact checkpoint, and delete damaged ones after it.
 
     Args:
-        folder: The run's, owned by this process.
-        warn: Told of each damaged one.
+        folder: The run's, locked by this process.
+        warn: Called with a message for each damaged one.
 
     Returns:
         The snapshot, or None if the run has not saved anything yet.
 
     Raises:
-        CheckpointError: If there are checkpoints and none of them is whole.
+        CheckpointError: If there are checkpoints and none of them is intact.
     """
     paths = snapshot_paths(folder)
-    for place, path in enumerate(paths):
+    for index, path in enumerate(paths):
         try:
             snapshot = read_snapshot(path)
         except CheckpointError as error:
             warn(str(error))
             continue
-        for damaged in paths[:place]:
+        for damaged in paths[:index]:
             damaged.unlink(missing_ok=True)
         return snapshot
     if paths:
         raise CheckpointError(
-            f"no checkpoint in {str(folder)!r} is whole ({len(paths)} are damaged). Restore one, "
-            "or start over with --fresh."
+            f"all {len(paths)} checkpoints in {str(folder)!r} are damaged. Restore one, or start "
+            "over with --fresh."
         )
     return None
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read one checkpoint.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What was saved.
-
-    Raises:
-        CheckpointError: If it is damaged or of another format.
-    """
+    """Read a checkpoint; CheckpointError if it is damaged or of another format."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -178,31 +159,23 @@ def read_snapshot(path: Path) -> Snapshot:
         facts = metadata["univerb"]
         if metadata["sha256"] != _digest(facts, tensors):
             raise ValueError("its content has changed since it was written")
-        known = json.loads(facts)
-        if known["format"] != FORMAT:
-            raise ValueError(f"it has format {known['format']}, not {FORMAT}")
-        return Snapshot(Progress(**known["progress"]), tensors, known["config"])
+        values = json.loads(facts)
+        if values["format"] != FORMAT:
+            raise ValueError(f"it has format {values['format']}, not {FORMAT}")
+        return Snapshot(Progress(**values["progress"]), tensors, values["config"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {error}.") from error
 
 
 def check_same(saved: Mapping[str, Any], config: TrainingConfig) -> None:
-    """Refuse to go on with settings under which the run would not be the same.
-
-    Args:
-        saved: The settings in a checkpoint.
-        config: Those of now.
-
-    Raises:
-        CheckpointError: If one differs that matters.
-    """
+    """Raise CheckpointError if a run saved with other settings would not be the same run."""
     try:
         # Through the model, so that a setting which is newer than the checkpoint has its default.
         before = _flat(TrainingConfig.model_validate(saved).model_dump(mode="json"))
     except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise CheckpointError(
-            f"the checkpoint was made by a univerb whose settings differ ({where}). Go on with "
+            f"the checkpoint was made by a univerb whose settings differ ({key}). Resume it with "
             "that version, or start over with --fresh."
         ) from error
     now = _flat(config.model_dump(mode="json"))
@@ -214,47 +187,10 @@ def check_same(saved: Mapping[str, Any], config: TrainingConfig) -> None:
             )
 
 
-def replace_folder(final: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder anew; the old one goes when the new one is complete.
-
-    Args:
-        final: Its path, in a folder that is owned by this process.
-        write: Writes its files into a folder.
-
-    Raises:
-        CheckpointError: If it cannot be written.
-    """
-    with _written(final) as draft:
-        draft.mkdir()
+def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder that then replaces `path`; CheckpointError if it cannot."""
+    with write_errors(path), atomic_folder(path, replace=True) as draft:
         write(draft)
-        if final.exists():
-            os.replace(final, draft.with_name("old"))
-
-
-@contextmanager
-def _written(final: Path) -> Iterator[Path]:
-    """Give a path to write to, which becomes `final` at the end, in one step."""
-    drafts = final.parent / DRAFTS
-    try:
-        drafts.mkdir(exist_ok=True)
-        draft = drafts / final.name
-        yield draft
-        _sync(draft)
-        os.replace(draft, final)
-        _sync(final.parent)
-    except (OSError, SafetensorError) as error:
-        raise _failed(final, error) from error
-    finally:
-        # Where the disk is full, half a file must not keep it so.
-        shutil.rmtree(drafts, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(facts: str, tensors: Mapping[str, Tensor]) -> str:
@@ -273,11 +209,3 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
-
-
-def _failed(path: Path, error: Exception) -> CheckpointError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return CheckpointError(
-        f"cannot write {str(path)!r}: {reason}. Make room or give a folder that can be written, "
-        "and run the same command again: it goes on from the last checkpoint."
-    )

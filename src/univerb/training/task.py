@@ -1,4 +1,4 @@
-"""What a regime gives the trainer, and the trainer gives a regime."""
+"""What a regime gives the trainer: modules, a loss per micro-batch, validation and export."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class TaskLoss:
     """The loss of one micro-batch on this process."""
 
     total: Tensor
     """This process's share: summed over processes it is the loss of the whole micro-batch."""
     terms: dict[str, float] = field(default_factory=dict)
-    """What to show, such as phrase, token, kl, phrase_accuracy: also shares, to be summed."""
+    """Metrics to log, such as phrase, token, kl, phrase_accuracy: also shares, to be summed."""
     rows: int = 0
     """Positions that this process scored."""
 
@@ -22,8 +22,9 @@ class Loss:
 class Task(Protocol):
     """A regime: what is trained, on what, with which loss.
 
-    A task does not know about steps, schedules, processes' gradients or files. Everything random in
-    it is drawn from (seed, index), so that a run can stop and go on anywhere.
+    A task does not know about steps, schedules, gradients of other processes or files. What it
+    draws itself follows from (seed, index); the trainer seeds torch's generators, from which
+    dropout draws, before each micro-batch. So a run can stop and resume anywhere.
     """
 
     @property
@@ -31,23 +32,23 @@ class Task(Protocol):
         """What is trained, by name; parameters without requires_grad stay as they are."""
         ...
 
-    def loss(self, index: int) -> Loss:
+    def loss(self, index: int) -> TaskLoss:
         """Compute the loss of micro-batch `index`, counted from the start of the run.
 
-        All processes are given the same index and share its work.
+        All processes are called with the same index and share its work.
         """
         ...
 
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return what else is carried from step to step, such as pre-batch vectors."""
         ...
 
-    def remember(self, memory: dict[str, Tensor]) -> None:
-        """Take back what `memory` returned."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
         ...
 
     def validate(self) -> dict[str, float]:
-        """Measure on held-out text; `score` is the one to make small."""
+        """Measure on held-out text; `score` is to be minimised."""
         ...
 
     def export(self, folder: Path, step: int) -> None:

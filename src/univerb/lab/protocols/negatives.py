@@ -11,10 +11,10 @@ from univerb.lab.protocols.language import EXTRA, NOTES, cells
 from univerb.lab.tables.measured import Run, RunRow
 from univerb.lab.tables.paper import PaperTable
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.callback import Observer
+from univerb.training.callback import Callback
 from univerb.training.config import Negative, TrainingConfig
 from univerb.training.processes import Processes
-from univerb.training.regimes import make_task
+from univerb.training.task_factory import make_task
 from univerb.training.trainer import train
 
 SAMPLES = {"FMM": "fmm", "N-words": "n-words", "N-ids": "n-ids"}
@@ -62,7 +62,7 @@ def negatives_run(
     test_set: str,
     base: TrainingConfig,
     runs: Path,
-    observe: Observer | None = None,
+    observe: Callback | None = None,
 ) -> Run:
     """Train what is not trained yet, and measure all.
 
@@ -108,7 +108,7 @@ def _rows(variant: Variant, jobs: list[Job], figures: list[Figures]) -> Iterator
 
 
 def trained(
-    variant: Variant, base: TrainingConfig, runs: Path, observe: Observer | None = None
+    variant: Variant, base: TrainingConfig, runs: Path, observe: Callback | None = None
 ) -> DynamicLM:
     """Train the model of a row, or go on with it, or load it if it is done.
 
@@ -127,7 +127,7 @@ def trained(
     settings = variant.settings(base)
     processes = Processes.single()
     task = make_task(settings, processes)
-    result = train(task, settings, runs / variant.folder, processes, observer=observe)
+    result = train(task, settings, runs / variant.folder, processes, callback=observe)
     if result.reason == "interrupted":
         raise KeyboardInterrupt
     return DynamicLM.from_pretrained(str(result.export), adapter=base.regime == "lora")

@@ -19,7 +19,7 @@ from univerb.lab.tables.comparison import Comparison, compare
 from univerb.lab.tables.measured import Run
 from univerb.lab.tables.paper import PaperTable, paper_table
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.callback import Observer
+from univerb.training.callback import Callback
 from univerb.training.config import TrainingConfig
 
 ASQA = "asqa/asqa_200_with_docs.json.gz"
@@ -70,7 +70,7 @@ class Means:
     ablation: TrainingConfig | None = None
     """What the models of the ablation have in common."""
     runs: Path = Path("runs/ablation")
-    observer: Observer | None = None
+    callback: Callback | None = None
 
 
 def check_means(names: Sequence[str], means: Means) -> None:
@@ -149,7 +149,7 @@ def _chosen(name: str, wanted: Sequence[str]) -> list[str]:
 def _negatives(lab: Lab, table: PaperTable, test_set: str, means: Means) -> Run:
     check_means([table.name], means)
     assert means.ablation is not None
-    return negatives_run(lab, table, test_set, means.ablation, means.runs, means.observer)
+    return negatives_run(lab, table, test_set, means.ablation, means.runs, means.callback)
 
 
 def _asqa(lab: Lab, means: Means) -> Run:

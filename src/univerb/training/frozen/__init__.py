@@ -1,1 +1,1 @@
-"""Training on cached states of a backbone that stays as it is (DESIGN 5)."""
+"""Training on cached states of a frozen backbone (docs/method.md, Frozen regime)."""

@@ -1,11 +1,33 @@
-"""The pool of a frozen step: phrases of this step and, as they were then, of earlier ones."""
+"""The pool of a frozen step: its own phrases and, as they were encoded then, earlier ones."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from univerb.modeling.dynamic import DynamicLM
+from univerb.training.config import NegativeConfig
 from univerb.training.frozen.windows import Windows
+
+
+def pool_mask(windows: Windows, length: Tensor, negatives: NegativeConfig) -> Tensor:
+    """Select the prefixes of windows that join the pool.
+
+    Args:
+        windows: Those whose continuation is encoded.
+        length: (W,) tokens of the gold phrase of each.
+        negatives: The kinds in use.
+
+    Returns:
+        (W, L): the gold phrases, their prefixes and their extensions, as configured.
+    """
+    size = torch.arange(1, windows.ids.shape[1] + 1)
+    mask = size == length[:, None]
+    if "prefixes" in negatives.kinds:
+        mask |= size < length[:, None]
+    if "self-retrieval" in negatives.kinds:
+        mask |= (size > length[:, None]) & (size <= length[:, None] + negatives.extensions)
+    return mask & windows.is_phrase
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,39 +43,32 @@ class LivePool:
     last: Tensor
     """(K,) last tokens."""
     window: Tensor
-    """(K,) the encoded window in which each is found."""
+    """(K,) the encoded window that has each."""
     column: Tensor
     """(K,) the column of its last token."""
     owners: Tensor
-    """(K,) how many of the windows bring it."""
+    """(K,) number of windows that bring it."""
 
     @classmethod
-    def of(cls, own: Windows, taken: Tensor) -> "LivePool":
-        """Collect the phrases of windows.
-
-        Args:
-            own: The windows that are encoded.
-            taken: (W, L) which of their prefixes are phrases of the pool.
-
-        Returns:
-            The pool.
-        """
-        window, column = taken.nonzero(as_tuple=True)
+    def of(cls, windows: Windows, mask: Tensor) -> "LivePool":
+        """Collect the phrases of encoded windows that a mask (W, L) selects."""
+        window, column = mask.nonzero(as_tuple=True)
         keys, inverse, owners = torch.unique(
-            own.keys[window, column], return_inverse=True, return_counts=True
+            windows.keys[window, column], return_inverse=True, return_counts=True
         )
-        # Equal keys have equal vectors: the first that brings one will do.
-        place = torch.full((len(keys),), len(inverse)).scatter_reduce(
+        # Equal keys have equal vectors: the first window that brings one will do.
+        index = torch.full((len(keys),), len(inverse)).scatter_reduce(
             0, inverse, torch.arange(len(inverse)), "amin"
         )
-        window, column = window[place], column[place]
-        begin = own.ids[window]
-        return cls(keys, begin[:, 0], begin[:, 1], own.ids[window, column], window, column, owners)
+        window, column = window[index], column[index]
+        ids = windows.ids[window]
+        last = windows.ids[window, column]
+        return cls(keys, ids[:, 0], ids[:, 1], last, window, column, owners)
 
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Phrases that stay in the pool without gradients (pre-batch), each key once."""
+    """Phrases of earlier steps, without gradients (pre-batch), each key once."""
 
     keys: Tensor
     first: Tensor
@@ -67,7 +82,7 @@ class Bank:
         return cls(none, none.clone(), torch.empty(0, width, dtype=torch.float16))
 
     def pushed(self, pool: LivePool, outputs: Tensor, size: int) -> "Bank":
-        """Return the bank with newer phrases before the older ones, cut to a size."""
+        """Return the bank with newer phrases before the older ones, truncated to `size`."""
         old = ~torch.isin(self.keys, pool.keys)
         return Bank(
             torch.cat([pool.keys, self.keys[old]])[:size].contiguous(),
@@ -78,12 +93,12 @@ class Bank:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All phrases that the rows of a step choose from."""
+    """All phrases among which the rows of a step choose."""
 
     keys: Tensor
     first: Tensor
     owners: Tensor
-    """(K,) how many windows of this step bring each; those of the bank need none."""
+    """(K,) number of windows of this step that bring each; 2 for those of the bank."""
     live: Tensor
     """(K', d) vectors of the first K', which have gradients."""
     old: Tensor
@@ -93,7 +108,7 @@ class Candidates:
     def joined(cls, pool: LivePool, outputs: Tensor, bank: Bank) -> "Candidates":
         """Put a step's phrases before those of the bank that it does not have."""
         other = ~torch.isin(bank.keys, pool.keys)
-        # A phrase that was in the bank before is not its window's alone.
+        # A phrase that was in the bank before does not belong to its window alone.
         owners = pool.owners + torch.isin(pool.keys, bank.keys)
         return cls(
             torch.cat([pool.keys, bank.keys[other]]),
@@ -103,28 +118,19 @@ class Candidates:
             bank.outputs[other].to(outputs.dtype),
         )
 
-    def scores(self, hidden: Tensor, bias: Tensor, static_size: int, corrected: bool) -> Tensor:
-        """Score every phrase against states (R, d), as a phrase table does when decoding.
-
-        Args:
-            hidden: The LM's states.
-            bias: The heads'.
-            static_size: |V|.
-            corrected: Subtract log n, where n counts the phrases that share a first token.
-
-        Returns:
-            Logits (R, K).
-        """
-        logits = torch.cat([hidden @ self.live.T, hidden @ self.old.T], dim=1) + bias
-        if corrected:
-            counts = torch.bincount(self.first, minlength=static_size)
+    def logits(self, lm: DynamicLM, hidden: Tensor) -> Tensor:
+        """Score every phrase against states (R, d) of the LM, as a phrase table does: (R, K)."""
+        logits = torch.cat([hidden @ self.live.T, hidden @ self.old.T], dim=1)
+        logits = logits + lm.encoder.heads.bias
+        if lm.encoder.config.count_correction:
+            counts = torch.bincount(self.first, minlength=lm.static_size)
             logits = logits - counts[self.first].log()
         return logits
 
-    def find(self, keys: Tensor) -> Tensor:
-        """Return the place of each key, or -1."""
+    def index_of(self, keys: Tensor) -> Tensor:
+        """Return the index of each key, or -1."""
         if not len(self.keys):
             return torch.full_like(keys, -1)
         ordered, order = self.keys.sort()
-        place = torch.searchsorted(ordered, keys).clamp(max=len(ordered) - 1)
-        return torch.where(ordered[place] == keys, order[place], -1)
+        index = torch.searchsorted(ordered, keys).clamp(max=len(ordered) - 1)
+        return torch.where(ordered[index] == keys, order[index], -1)

@@ -1,21 +1,22 @@
-"""What the frozen regime is scored by: held-out passages, used as at run time.
+"""The validation score of the frozen regime: held-out passages, used as at run time.
 
 The phrases are the n-grams of the passages' first halves, the rows are the word starts of their
-second halves. No row owns anything, so a phrase fits only if another place has it.
+second halves. No row owns a phrase, so one matches only if another window brought it.
 """
 
 import math
+from collections import defaultdict
 
 import torch
 from torch import Tensor
 
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
-from univerb.training.frozen.input_side import input_losses
-from univerb.training.frozen.losses import fits, row_losses
+from univerb.training.frozen.input_loss import input_losses
 from univerb.training.frozen.pools import Bank, Candidates, LivePool
-from univerb.training.frozen.states import StateCache, States
-from univerb.training.frozen.windows import Letters, Windows, windows
+from univerb.training.frozen.row_losses import match_gold, row_losses
+from univerb.training.frozen.states import GROUP, StateCache, States
+from univerb.training.frozen.windows import CharClasses, Windows, windows
 
 # Windows per encoder pass.
 _PASS = 512
@@ -23,7 +24,7 @@ _PASS = 512
 
 @torch.no_grad()
 def validate_frozen(
-    lm: DynamicLM, cache: StateCache, config: TrainingConfig, known: Letters
+    lm: DynamicLM, cache: StateCache, config: TrainingConfig, classes: CharClasses
 ) -> dict[str, float]:
     """Measure an encoder.
 
@@ -31,72 +32,66 @@ def validate_frozen(
         lm: The LM and its encoder, in evaluation mode.
         cache: The validation text.
         config: The run's.
-        known: What tokens are made of.
+        classes: Of the tokens.
 
     Returns:
         `marginal` and `strict`: what phrases add to the bare LM's loss, in nats per word start
         (below zero is a gain), and `score`: both as the run weighs them; `fires`, `precision`: the
-        share of rows at which a phrase beats every token, and of those at which the text goes on
+        share of rows at which a phrase beats every token, and of those at which the text continues
         with it; `kl` after a phrase fed as one vector.
     """
-    sums = torch.zeros(7, dtype=torch.float64)
-    for group in range(math.ceil(config.data.passages / 16)):
+    sums: dict[str, float] = defaultdict(float)
+    for group in range(math.ceil(config.data.passages / GROUP)):
         states = cache.group(group)
-        found = windows(states, config.frozen.sizes, known)
-        is_second = _second_halves(states)[found.at]
-        sums += _measured(lm, states, found[~is_second], found[is_second])
-        near = found[states.passage[found.at] == 0]
-        near = near[near.at < config.frozen.input_context][::4]
-        if not len(near):
-            continue
-        fed = input_losses(lm, states, near, _typical(near), config.frozen.input_context)
-        kl = fed.measured
-        sums += torch.tensor([0, 0, 0, 0, 0, float(kl.sum()), len(kl)], dtype=torch.float64)
-    rows, fired = max(float(sums[0]), 1.0), max(float(sums[3]), 1.0)
-    marginal, strict = float(sums[1]) / rows, float(sums[2]) / rows
+        rows = windows(states, config.frozen.sizes, classes)
+        is_second = _second_halves(states)[rows.before]
+        for name, value in _row_sums(lm, states, rows[~is_second], rows[is_second]).items():
+            sums[name] += value
+        near = rows[states.passage[rows.before] == 0]
+        near = near[near.before < config.frozen.input_context][::4]
+        if len(near):
+            fed = input_losses(lm, states, near, _cycled_lengths(near), config.frozen.input_context)
+            sums["kl"] += float(fed.measured.sum())
+            sums["fed"] += len(near)
+    count, fired = max(sums["rows"], 1.0), max(sums["fires"], 1.0)
+    marginal, strict = sums["marginal"] / count, sums["strict"] / count
     share = config.frozen.marginal
     return {
         "score": share * marginal + (1 - share) * strict,
         "marginal": marginal,
         "strict": strict,
-        "fires": float(sums[3]) / rows,
-        "precision": float(sums[4]) / fired,
-        "kl": float(sums[5]) / max(float(sums[6]), 1.0),
+        "fires": sums["fires"] / count,
+        "precision": sums["right"] / fired,
+        "kl": sums["kl"] / max(sums["fed"], 1.0),
     }
 
 
-def _measured(lm: DynamicLM, states: States, own: Windows, rows: Windows) -> Tensor:
-    if not bool(own.allowed.any()):
+def _row_sums(lm: DynamicLM, states: States, sources: Windows, rows: Windows) -> dict[str, float]:
+    """Sum losses and choices over rows, with all phrases of the source windows as candidates."""
+    sums: dict[str, float] = defaultdict(float, rows=len(rows))
+    if not bool(sources.is_phrase.any()):
         # No first half has a phrase: every row is the bare LM's.
-        return torch.tensor([len(rows), 0, 0, 0, 0, 0, 0], dtype=torch.float64)
-    pool = LivePool.of(own, own.allowed)
-    hidden = torch.cat(
-        [lm.encoder.hidden_states(part, lm.embeddings) for part in torch.split(own.ids, _PASS)]
-    )[pool.window, pool.column]
-    outputs = lm.encoder.heads(
-        hidden, lm.embeddings.input(pool.last), lm.embeddings.output_weight[pool.first]
-    )[1]
+        return sums
+    pool = LivePool.of(sources, sources.is_phrase)
+    parts = torch.split(sources.ids, _PASS)
+    hidden = torch.cat([lm.encoder.hidden_states(part, lm.embeddings) for part in parts])
+    last, first = lm.embeddings.input(pool.last), lm.embeddings.output_weight[pool.first]
+    outputs = lm.encoder.heads(hidden[pool.window, pool.column], last, first)[1]
     candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
-    sums = torch.zeros(7, dtype=torch.float64)
     for begin in range(0, len(rows), _PASS):
         part = rows[slice(begin, begin + _PASS)]
-        logits = candidates.scores(
-            states.hidden[part.at].float(),
-            lm.encoder.heads.bias,
-            lm.static_size,
-            lm.encoder.config.count_correction,
-        )
-        found = fits(part, candidates, torch.zeros(len(part), dtype=torch.long), mask_true=True)
-        losses = row_losses(logits, states.total[part.at], states.best[part.at], part, found)
-        right = losses.fires & losses.is_right
-        values = (
-            len(part),
-            losses.marginal.sum(),
-            losses.strict.sum(),
-            losses.fires.sum(),
-            right.sum(),
-        )
-        sums[:5] += torch.tensor([float(value) for value in values], dtype=torch.float64)
+        at = part.before
+        logits = candidates.logits(lm, states.hidden[at].float())
+        matches = match_gold(part, candidates, torch.zeros(len(part), dtype=torch.long), True)
+        losses = row_losses(logits, states.logsumexp[at], states.max_logit[at], part, matches)
+        values = {
+            "marginal": losses.marginal,
+            "strict": losses.strict,
+            "fires": losses.fires,
+            "right": losses.fires & losses.is_right,
+        }
+        for name, value in values.items():
+            sums[name] += float(value.sum())
     return sums
 
 
@@ -108,9 +103,9 @@ def _second_halves(states: States) -> Tensor:
     return within * 2 >= sizes[states.passage.long()]
 
 
-def _typical(rows: Windows) -> Tensor:
-    """Give each row one of its lengths: all lengths in turn, so that every run has the same."""
-    sizes = torch.arange(1, rows.allowed.shape[1] + 1)
+def _cycled_lengths(rows: Windows) -> Tensor:
+    """Assign phrase lengths in turn, so that all lengths occur and every run has the same."""
+    sizes = torch.arange(1, rows.is_phrase.shape[1] + 1)
     wanted = sizes[torch.arange(len(rows)) % len(sizes)]
-    distance = (sizes - wanted[:, None]).abs().masked_fill(~rows.allowed, 99)
+    distance = (sizes - wanted[:, None]).abs().masked_fill(~rows.is_phrase, 99)
     return distance.argmin(1) + 1

@@ -1,4 +1,4 @@
-"""From a run's settings to what the trainer trains: full, lora or frozen."""
+"""From a run's settings to its task: everything is loaded here, for full, lora and frozen."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,26 +17,26 @@ from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import TrainingConfig
+from univerb.training.frozen.frozen_task import FrozenTask
 from univerb.training.frozen.states import StateCache
-from univerb.training.frozen.task import FrozenTask
-from univerb.training.mixed import make_mixed_task
+from univerb.training.mixed_task import MixedTask
+from univerb.training.passages import Passages
 from univerb.training.processes import Processes
 from univerb.training.task import Task
-from univerb.training.texts import Texts
 
 
 def make_task(config: TrainingConfig, processes: Processes) -> Task:
-    """Load everything that a run needs.
+    """Load models and text of a run.
 
     Args:
         config: The run's settings.
-        processes: Who shares the work.
+        processes: Those that share the work.
 
     Returns:
         The task, ready for its first step.
 
     Raises:
-        OptionError: If the regime cannot be had with the other settings.
+        OptionError: If the regime does not go with the other settings.
     """
     if config.regime == "frozen":
         _check_frozen(config)
@@ -44,14 +44,14 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     validation = read_documents(*config.data.validation) if config.data.validation else []
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
     torch.manual_seed(config.run.seed)
-    lm = starting_lm(config, str(processes.device))
+    lm = _starting_lm(config, str(processes.device))
     if config.data.block > lm.context_size:
         raise OptionError(
             f"data.block is {config.data.block}; the LM sees {lm.context_size} positions. "
             f"Give at most {lm.context_size}."
         )
     if config.regime != "frozen":
-        return make_mixed_task(config, processes, lm, documents, validation)
+        return MixedTask(config, processes, lm, documents, validation)
     if lm.encoder.tokenizer is not None:
         raise OptionError(
             "encoder_from names a model with its own tokenizer, which the frozen regime cannot "
@@ -60,32 +60,23 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     return FrozenTask(
         lm,
         config,
-        _states(lm, config, documents, config.run.seed),
-        _states(lm, config, validation, 0) if validation else None,
+        _state_cache(lm, config, documents, config.run.seed),
+        _state_cache(lm, config, validation, 0) if validation else None,
         processes,
     )
 
 
-def starting_lm(config: TrainingConfig, device: str = "cpu") -> DynamicLM:
-    """Load the backbone with the encoder that a run begins with.
-
-    Args:
-        config: The run's settings.
-        device: Where to put it.
-
-    Returns:
-        The pair: an encoder that was saved, one made of another model, or a fresh one.
-    """
+def _starting_lm(config: TrainingConfig, device: str) -> DynamicLM:
+    """Load the backbone with a saved encoder, one made of another model, or a fresh one."""
     model, hf_tokenizer = load_backbone(config.model, device=device)
-    begins_as = config.encoder_from
-    if begins_as is None:
+    if config.encoder_from is None:
         return DynamicLM.wrap(model, hf_tokenizer, config.encoder)
-    saved = Path(begins_as).expanduser()
+    saved = Path(config.encoder_from).expanduser()
     if (saved / CARD).is_file():
         description = describe(model, Tokenizer(hf_tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(saved, model, description)
         return DynamicLM.wrap(model, hf_tokenizer, encoder, profile)
-    other, other_tokenizer = load_backbone(begins_as, device=device)
+    other, other_tokenizer = load_backbone(config.encoder_from, device=device)
     body = AutoModel.from_config(other.base_model.config, dtype=model.dtype)
     body.load_state_dict(other.base_model.state_dict())
     encoder = PhraseEncoder.from_model(
@@ -98,19 +89,19 @@ def starting_lm(config: TrainingConfig, device: str = "cpu") -> DynamicLM:
 
 
 def _check_frozen(config: TrainingConfig) -> None:
-    """Refuse negatives that were asked for and that the frozen regime has not."""
-    given = config.negatives.kinds if "kinds" in config.negatives.model_fields_set else ()
+    """Refuse negatives that were asked for and that the frozen regime does not have."""
+    asked = config.negatives.kinds if "kinds" in config.negatives.model_fields_set else ()
     for kind in ("generation", "corpus-retrieval"):
-        if kind in given:
+        if kind in asked:
             raise OptionError(
-                f"negatives.kinds has {kind}, which the frozen regime has not: its phrases come "
-                "from its own windows. Leave it out, or use full or lora."
+                f"negatives.kinds has {kind}, which the frozen regime does not have: its phrases "
+                "come from its own windows. Leave it out, or use full or lora."
             )
 
 
-def _states(
+def _state_cache(
     lm: DynamicLM, config: TrainingConfig, documents: Sequence[Document], seed: int
 ) -> StateCache:
-    folder = config.frozen.cache
-    place = Path(folder).expanduser() if folder else cache_directory() / "states"
-    return StateCache(place, lm, Texts(documents, lm.tokenizer, config.data.block), seed)
+    cache = config.frozen.cache
+    folder = Path(cache).expanduser() if cache else cache_directory() / "states"
+    return StateCache(folder, lm, Passages(documents, lm.tokenizer, config.data.block), seed)

@@ -1,20 +1,19 @@
 """What follows a phrase in the training text, found with a suffix array."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 
 import numpy
 from numpy.typing import NDArray
 
 from univerb.phrases.hashing import Ints
 from univerb.phrases.tokenized import BREAK
-from univerb.training.batch import Key
+from univerb.training.samples import Key
 
-# Suffixes are in order up to so many tokens: no phrase is longer, and long repeats cost nothing.
+# Suffixes are sorted by their first 64 tokens: no phrase is longer, and long repeats cost nothing.
 _DEPTH = 64
 
 
-class Suffixes:
+class SuffixArray:
     """All suffixes of a text in order.
 
     Args:
@@ -25,41 +24,36 @@ class Suffixes:
         self._ids = ids
         self._order = _sorted_suffixes(ids)
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    def occurrences(self, key: Key) -> Ints:
+        """Return where a phrase of at most 64 tokens begins, sorted by what follows it."""
 
-    def places(self, key: Key) -> Ints:
-        """Return where a phrase of at most 64 tokens begins, in the order of what follows it."""
-
-        def head(place: int) -> Key:
-            return tuple(self._ids[place : place + len(key)].tolist())
+        def head(begin: int) -> Key:
+            return tuple(self._ids[begin : begin + len(key)].tolist())
 
         low = bisect_left(self._order, key, key=head)
         high = bisect_right(self._order, key, lo=low, key=head)
-        found: Ints = self._order[low:high]
-        return found
+        starts: Ints = self._order[low:high]
+        return starts
 
-    def successors(self, key: Key, k: int, hits: int) -> list[Key]:
+    def continuations(self, key: Key, k: int, samples: int) -> list[Key]:
         """Return what follows a phrase.
 
         Args:
             key: The phrase.
-            k: Tokens, at most; fewer before a break.
-            hits: How many places to look at, spread evenly over all continuations.
+            k: TokenizedText, at most; fewer before a break.
+            samples: Number of occurrences to look at, spread evenly over all continuations.
 
         Returns:
             Different continuations of a token or more.
         """
-        places = self.places(key)
-        chosen = places[numpy.linspace(0, len(places) - 1, min(hits, len(places))).astype(int)]
-        found = (tuple(self._until_break(place + len(key), k)) for place in chosen.tolist())
-        return [follow for follow in dict.fromkeys(found) if follow]
+        starts = self.occurrences(key)
+        chosen = starts[numpy.linspace(0, len(starts) - 1, min(samples, len(starts))).astype(int)]
+        following = (self._until_break(begin + len(key), k) for begin in chosen.tolist())
+        return [tokens for tokens in dict.fromkeys(following) if tokens]
 
-    def _until_break(self, begin: int, k: int) -> Iterator[int]:
-        for token in self._ids[begin : begin + k].tolist():
-            if token == BREAK:
-                return
-            yield token
+    def _until_break(self, begin: int, k: int) -> Key:
+        tokens = self._ids[begin : begin + k].tolist()
+        return tuple(tokens[: tokens.index(BREAK)] if BREAK in tokens else tokens)
 
 
 def _sorted_suffixes(ids: NDArray[numpy.int32]) -> Ints:
@@ -69,7 +63,7 @@ def _sorted_suffixes(ids: NDArray[numpy.int32]) -> Ints:
     order = numpy.argsort(rank, kind="stable")
     length = 1
     while length < _DEPTH and size and int(rank.max()) + 1 < size:
-        # What ends before the second half begins comes first.
+        # A suffix that ends before the second half begins comes first.
         second = numpy.zeros(size, dtype=numpy.int64)
         second[: max(size - length, 0)] = rank[length:] + 1
         pairs = rank * (size + 1) + second

@@ -4,7 +4,7 @@ Both act when the module that they wrap is called. A task calls parts of its mod
 their `forward`; so all of them become one module, and the task's work is done inside its forward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -18,32 +18,34 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from univerb.training.processes import Processes
 
 
-class _Modules(nn.Module):
-    """All that is trained as one module, which does whatever it is told."""
+class _AllModules(nn.Module):
+    """All that is trained as one module, whose forward is a function that is passed to it."""
 
     def __init__(self, modules: dict[str, nn.Module]) -> None:
         super().__init__()
         self.parts = nn.ModuleDict(modules)
 
-    def forward(self, work: Any) -> Any:  # noqa: ANN401
+    def forward(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
         return work()
 
 
-class SharedModules:
+class ParallelModules:
     """Modules whose gradients are the sum over processes (not the mean, as DDP and FSDP give)."""
 
     def __init__(
         self, modules: dict[str, nn.Module], processes: Processes, parallel: Literal["ddp", "fsdp"]
     ) -> None:
-        self.plain = _Modules(modules)
-        self._run: nn.Module = self.plain
+        self.plain = _AllModules(modules)
+        self._wrapped: nn.Module = self.plain
         self._processes = processes
         self._is_sharded = processes.size > 1 and parallel == "fsdp"
         if self._is_sharded:
             _shard(self.plain, processes)
         elif processes.size > 1:
             # Not every micro-batch reaches every parameter.
-            self._run = nn.parallel.DistributedDataParallel(self.plain, find_unused_parameters=True)
+            self._wrapped = nn.parallel.DistributedDataParallel(
+                self.plain, find_unused_parameters=True
+            )
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return what trains, by name, in the order of names."""
@@ -51,42 +53,41 @@ class SharedModules:
         return dict(sorted((name, p) for name, p in named if p.requires_grad))
 
     def groups(self) -> list[list[nn.Parameter]]:
-        """Return what trains in groups that one optimiser call can take: sharded or whole."""
+        """Return what trains in groups that one optimiser call can take: sharded or not."""
         split: dict[bool, list[nn.Parameter]] = {True: [], False: []}
         for parameter in self.parameters().values():
             split[isinstance(parameter, DTensor)].append(parameter)
         return [group for group in split.values() if group]
 
-    def run(self, work: Any, *, train: bool = True) -> Any:  # noqa: ANN401
-        """Do a task's work where the modules can be used.
+    def run(self, work: Callable[[], Any], *, train: bool = True) -> Any:  # noqa: ANN401
+        """Call a task's function where it can use the modules, and return its result.
 
         Args:
-            work: A function without arguments. For training it returns tensors, or tuples and
-                dicts with tensors in them.
+            work: For training it returns tensors, or tuples and dicts with tensors in them.
             train: Whether a backward pass follows.
 
         Returns:
-            What it returns.
+            The result.
         """
-        result = (self._run if train else self.plain)(work)
+        result = (self._wrapped if train else self.plain)(work)
         if self._is_sharded and not train:
-            # FSDP gives the parameters up in the backward pass, which does not come.
+            # FSDP frees the gathered parameters in the backward pass, which does not come.
             for module in self.plain.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
         return result
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a loss that is this process's share."""
+        """Add the gradients of this process's share of a loss."""
         # DDP and FSDP divide by the number of processes.
         (loss * self._processes.size).backward()  # type: ignore[no-untyped-call]
 
-    def waiting(self, more_follow: bool) -> AbstractContextManager[None]:
-        """Exchange gradients only in the last of several passes."""
+    def exchange_gradients(self, is_wanted: bool) -> AbstractContextManager[None]:
+        """Exchange gradients in the backward passes inside this context, or only add them up."""
         if self._is_sharded:
-            self.plain.set_requires_gradient_sync(not more_follow)  # type: ignore[operator]
-        elif more_follow and isinstance(self._run, nn.parallel.DistributedDataParallel):
-            return self._run.no_sync()
+            self.plain.set_requires_gradient_sync(is_wanted)  # type: ignore[operator]
+        elif not is_wanted and isinstance(self._wrapped, nn.parallel.DistributedDataParallel):
+            return self._wrapped.no_sync()
         return nullcontext()
 
     def clip(self, limit: float) -> float:
@@ -95,50 +96,46 @@ class SharedModules:
         for group in self.groups():
             grads = [p.grad for p in group if p.grad is not None]
             if self._is_sharded and not isinstance(group[0], DTensor):
-                self._sum_scalars(group)
-            norms.append(whole(nn.utils.get_total_norm(grads)))
+                self._average(grads)
+            norms.append(full_tensor(nn.utils.get_total_norm(grads)))
         norm = float(torch.stack(norms).norm())
-        if norm > limit:
-            scale = limit / (norm + 1e-6)
-            for parameter in self.parameters().values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
+        for parameter in self.parameters().values():
+            if norm > limit and parameter.grad is not None:
+                parameter.grad.mul_(limit / (norm + 1e-6))
         return norm
 
-    def _sum_scalars(self, group: list[nn.Parameter]) -> None:
+    def _average(self, grads: list[Tensor]) -> None:
         """Do for parameters that FSDP left alone what it does for the others."""
-        for parameter in group:
-            grad = parameter.grad
-            if grad is not None:
-                dist.all_reduce(grad)
-                grad.div_(self._processes.size)
+        for grad in grads:
+            dist.all_reduce(grad)
+            grad.div_(self._processes.size)
 
     @contextmanager
-    def as_whole(self) -> Iterator[None]:
+    def full_params(self) -> Iterator[None]:
         """Show every parameter as a plain tensor, for a task that writes its modules to disk."""
-        places = [
+        sharded = [
             (module, name, parameter)
             for module in self.plain.modules()
             for name, parameter in module.named_parameters(recurse=False)
             if isinstance(parameter, DTensor)
         ]
-        for module, name, parameter in places:
-            plain = whole(parameter.detach())
-            module._parameters[name] = nn.Parameter(plain, requires_grad=parameter.requires_grad)
+        for module, name, parameter in sharded:
+            full = full_tensor(parameter.detach())
+            module._parameters[name] = nn.Parameter(full, requires_grad=parameter.requires_grad)
         try:
             yield
         finally:
-            for module, name, parameter in places:
+            for module, name, parameter in sharded:
                 module._parameters[name] = parameter
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor of which processes hold parts as one; all of them have to ask for it."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor without its sharding; a collective call, if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def copy_into(target: Tensor, source: Tensor) -> None:
-    """Fill a tensor, of which this process may hold a part, from a whole one."""
+    """Fill a tensor, which may be sharded, from a full one."""
     if isinstance(target, DTensor):
         source = distribute_tensor(
             source.to(target.device), target.device_mesh, target.placements, src_data_rank=None
@@ -148,7 +145,7 @@ def copy_into(target: Tensor, source: Tensor) -> None:
 
 
 def _shard(modules: nn.Module, processes: Processes) -> None:
-    """Spread the parameters over processes: a group for each layer, one for all the rest."""
+    """Shard the parameters: a group for each layer, one for all the rest."""
     mesh = init_device_mesh(processes.device.type, (processes.size,))
     # FSDP takes no scalars, such as the heads' bias.
     scalars = {p for p in modules.parameters() if p.dim() == 0}

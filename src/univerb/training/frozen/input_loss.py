@@ -2,7 +2,7 @@
 
 Each phrase is a branch of the same plain text: it reads the true text before it from the KV cache,
 and only its own row is computed with gradients. So one pass over a passage serves many phrases,
-and every phrase stands in an exact context (L_kl of the paper with one phrase per sequence).
+and every phrase has an exact context (L_kl of the paper with one phrase per sequence).
 """
 
 from typing import NamedTuple
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.frozen.states import Marked
+from univerb.training.frozen.states import TokenizedPassages
 from univerb.training.frozen.windows import Windows
 
 
 class AfterPhrase(NamedTuple):
-    """How far apart two next-token distributions are, one value per phrase, in nats."""
+    """Divergence of two next-token distributions, one value per phrase, in nats."""
 
     learned: Tensor
-    """KL(static || dynamic): what is made small. After equal steps it leaves both smaller than
-    training with the other one does (2.40 against 2.58 nats of `measured` after 50)."""
+    """KL(static || dynamic), which is minimised: after as many steps it leaves both smaller than
+    training with the other one does."""
     measured: Tensor
     """KL(dynamic || static), the paper's L_kl."""
 
@@ -36,7 +36,7 @@ def after_phrase(lm: DynamicLM, dynamic: Tensor, static: Tensor) -> AfterPhrase:
 
 
 def input_losses(
-    lm: DynamicLM, passages: Marked, rows: Windows, lengths: Tensor, context: int
+    lm: DynamicLM, passages: TokenizedPassages, rows: Windows, lengths: Tensor, context: int
 ) -> AfterPhrase:
     """Feed phrases as single vectors and compare what the LM expects after them.
 
@@ -48,9 +48,9 @@ def input_losses(
         context: Tokens of text before the last phrase, at most.
 
     Returns:
-        What is different after them, with gradients to the encoder.
+        The divergences, with gradients to the encoder.
     """
-    begin = rows.at + 1
+    begin = rows.before + 1
     end = begin + lengths
     first_of_passage = int((passages.passage < passages.passage[begin[0]]).sum())
     base = max(int(end.max()) - context, first_of_passage)
@@ -58,14 +58,14 @@ def input_losses(
     base = min(base, max(int(begin.min()) - 1, first_of_passage))
     text = Branches(lm, passages.ids[base : int(end.max())].tolist())
     hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
-    picked = torch.arange(len(rows)), lengths - 1
-    last, first = rows.ids[picked], rows.ids[:, 0]
+    at_last = torch.arange(len(rows)), lengths - 1
+    last, first = rows.ids[at_last], rows.ids[:, 0]
     vectors, _ = lm.encoder.heads(
-        hidden[picked], lm.embeddings.input(last), lm.embeddings.output_weight[first]
+        hidden[at_last], lm.embeddings.input(last), lm.embeddings.output_weight[first]
     )
-    # It stands where its last token would: later tokens then keep their places.
+    # It has the position of its last token: later tokens then keep their positions.
     branches = [
-        Branch(place - base, vector[None], size - 1)
-        for place, vector, size in zip(begin.tolist(), vectors, lengths.tolist(), strict=True)
+        Branch(start - base, vector[None], size - 1)
+        for start, vector, size in zip(begin.tolist(), vectors, lengths.tolist(), strict=True)
     ]
     return after_phrase(lm, text.read(branches), text.hidden[end - 1 - base])

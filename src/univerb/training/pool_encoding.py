@@ -1,4 +1,4 @@
-"""The vectors of a batch's pool: each process encodes its share of the rows, all get them all."""
+"""The vectors of a batch's pool: each process encodes a share of its rows, all get all."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,13 @@ from torch import Tensor
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Plan, plan
 from univerb.modeling.phrase_table import PhraseVectors
-from univerb.training.batch import Key, Pool
+from univerb.training.mixed_batch import Pool
 from univerb.training.processes import Processes
+from univerb.training.samples import Key
 
 
 def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> PhraseVectors[Tensor]:
-    """Encode the phrases of a pool, with gradients.
-
-    Args:
-        lm: The LM and its encoder.
-        pool: The phrases.
-        processes: Who shares the work.
-
-    Returns:
-        Their vectors in the pool's order, the same on every process.
-    """
+    """Encode the phrases of a pool, with gradients: the same vectors on every process."""
     if not pool.keys:
         none = lm.embeddings.output_weight.new_empty(0, lm.width)
         return PhraseVectors(none, none)
@@ -30,8 +22,8 @@ def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> PhraseVector
     share = processes.share(len(layout.windows))
     # By rows, so that the parts of the processes, one after the other, are in order.
     order = sorted(range(len(pool.keys)), key=layout.row.__getitem__)
-    own = [place for place in order if layout.row[place] in share]
-    vectors = _encode(lm, pool, layout, share, own)
+    phrases = [k for k in order if layout.row[k] in share]
+    vectors = _encode(lm, pool, layout, share, phrases)
     sides = [vectors.outputs] if lm.is_tied else [vectors.inputs, vectors.outputs]
     rows = processes.gather(torch.cat(sides, dim=1))[torch.tensor(order).argsort()]
     return PhraseVectors(rows[:, : lm.width], rows[:, -lm.width :])
@@ -47,18 +39,18 @@ def pool_bias(lm: DynamicLM, keys: Sequence[Key]) -> Tensor:
 
 
 def _layout(lm: DynamicLM, pool: Pool) -> Plan:
-    own = lm.encoder.tokenizer
-    if own is None:
+    tokenizer = lm.encoder.tokenizer
+    if tokenizer is None:
         return Plan(pool.rows, pool.row, pool.column)
-    # Through the text: what begins alike in the LM's tokens need not in the encoder's.
-    return plan([tuple(own.encode(text).ids) for text in lm.tokenizer.decode_all(pool.keys)])
+    # Through the text: a common prefix in the LM's tokens need not be one in the encoder's.
+    return plan([tuple(tokenizer.encode(text).ids) for text in lm.tokenizer.decode_all(pool.keys)])
 
 
 def _encode(
-    lm: DynamicLM, pool: Pool, layout: Plan, share: range, own: Sequence[int]
+    lm: DynamicLM, pool: Pool, layout: Plan, share: range, phrases: Sequence[int]
 ) -> PhraseVectors[Tensor]:
-    # Without rows of its own a process encodes one for nothing: gradients then take the same way
-    # on all processes, which wait for each other in it.
+    # A process without rows encodes one that is not used: gradients then take the same way on all
+    # processes, which wait for each other in it.
     windows = [layout.windows[row] for row in share or range(1)]
     device, longest = lm.model.device, max(map(len, windows))
     # Padded on the right, where a causal encoder does not look.
@@ -69,9 +61,9 @@ def _encode(
         return torch.tensor(values, dtype=torch.long, device=device)
 
     states = hidden[
-        column([layout.row[place] - share.start for place in own]),
-        column([layout.column[place] for place in own]),
+        column([layout.row[k] - share.start for k in phrases]),
+        column([layout.column[k] for k in phrases]),
     ]
-    last = lm.embeddings.input(column([pool.keys[place][-1] for place in own]))
-    first = lm.embeddings.output_weight[column([pool.keys[place][0] for place in own])]
+    last = lm.embeddings.input(column([pool.keys[k][-1] for k in phrases]))
+    first = lm.embeddings.output_weight[column([pool.keys[k][0] for k in phrases])]
     return PhraseVectors(*lm.encoder.heads(states, last, first))

@@ -1,0 +1,86 @@
+"""The training text, cut into passages whose order is a function of the seed alone.
+
+Nothing is shuffled in memory and nothing is carried over: passage i of a run is computed from
+(seed, i), so a run can resume anywhere.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.errors import DocumentError
+from univerb.phrase import Document
+from univerb.phrases.tokenized import TokenizedText, tokenize_text
+from univerb.tokenizer import Tokenizer
+
+# English has a little more than four characters per token, other scripts fewer: the rest is cut.
+_CHARACTERS_PER_TOKEN = 4
+# How far from an edge a word may begin; where none does, the script has no spaces.
+_LONGEST_WORD = 256
+
+
+class Passages:
+    """Documents as passages of at most `block` tokens, none of which crosses a document's end."""
+
+    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, block: int) -> None:
+        if not documents:
+            raise DocumentError("there is no text to train on. Name files in data.documents.")
+        self._documents = documents
+        self._tokenizer = tokenizer
+        self._block = block
+        self._characters = block * _CHARACTERS_PER_TOKEN
+        counts = [max(-(-len(document.text) // self._characters), 1) for document in documents]
+        self._first = numpy.concatenate([[0], numpy.cumsum(counts)])
+
+    def __len__(self) -> int:
+        """Number of passages in an epoch."""
+        return int(self._first[-1])
+
+    def fingerprint(self) -> str:
+        """Return a hash of the texts and of how they are cut."""
+        content = hashlib.sha256(f"{self._block} {self._characters}".encode())
+        for document in self._documents:
+            content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
+        return content.hexdigest()[:16]
+
+    def tokens(self, seed: int, index: int) -> TokenizedText:
+        """Return a passage as the LM reads it.
+
+        Args:
+            seed: Of the run.
+            index: The passage's number in the run; after `len(self)` the next epoch begins.
+
+        Returns:
+            At most `block` tokens.
+        """
+        epoch, number = divmod(index, len(self))
+        passage = int(_order(seed, epoch, len(self))[number])
+        owner = int(numpy.searchsorted(self._first, passage, side="right")) - 1
+        text = self._documents[owner].text
+        begin = (passage - int(self._first[owner])) * self._characters
+        words = text[_word_start(text, begin) : _word_start(text, begin + self._characters)]
+        return _truncate(tokenize_text(words, self._tokenizer), self._block)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, size: int) -> NDArray[numpy.int64]:
+    return numpy.random.default_rng((seed, epoch)).permutation(size)
+
+
+def _word_start(text: str, index: int) -> int:
+    """Return where the first word begins from `index` on, or `index` if none is near."""
+    if index <= 0 or index >= len(text):
+        return min(index, len(text))
+    near = range(index, min(index + _LONGEST_WORD, len(text)))
+    starts = (at for at in near if text[at - 1].isspace() and not text[at].isspace())
+    return next(starts, index if near.stop < len(text) else len(text))
+
+
+def _truncate(text: TokenizedText, size: int) -> TokenizedText:
+    if len(text.ids) <= size:
+        return text
+    arrays = (getattr(text, name)[:size] for name in TokenizedText.__slots__ if name != "text")
+    return TokenizedText(text.text[: int(text.end[size - 1])], *arrays)
