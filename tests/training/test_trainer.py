@@ -70,6 +70,10 @@ def final(folder):
     return read_snapshot(snapshot_paths(folder)[0]).tensors
 
 
+def drafts(folder):
+    return list(folder.glob(".*.draft"))
+
+
 def assert_equal(left, right):
     assert left.keys() == right.keys()
     for name, tensor in left.items():
@@ -336,7 +340,7 @@ def test_a_dry_run_tells_what_the_run_needs_and_writes_nothing(tmp_path, monkeyp
     assert not any(tmp_path.iterdir())
     run(tmp_path / "run", 2)
     size = snapshot_paths(tmp_path / "run")[0].stat().st_size
-    assert needs.snapshot_bytes < size < 4 * needs.snapshot_bytes
+    assert needs.snapshot_bytes < size < needs.snapshot_bytes + 8192
 
 
 # Checkpoints
@@ -346,7 +350,12 @@ def test_only_so_many_checkpoints_stay(tmp_path):
     run(tmp_path, 9, keep=3)
     assert [int(p.name[5:13]) for p in snapshot_paths(tmp_path)] == [9, 8, 6]
     names = {p.name for p in tmp_path.iterdir()}
-    assert names - {p.name for p in snapshot_paths(tmp_path)} == {".lock", LOG, "encoder"}
+    assert names - {p.name for p in snapshot_paths(tmp_path)} == {
+        ".lock",
+        f".{LOG}.lock",
+        LOG,
+        "encoder",
+    }
 
 
 def some(step=1):
@@ -410,7 +419,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over_unasked(tmp
     assert result.step == 6
 
 
-@pytest.mark.parametrize("name", ["fsync", "replace", "mkdir"])
+@pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_a_full_disk_is_a_clear_error_and_keeps_what_was_there(tmp_path, monkeypatch, name):
     run(tmp_path, 8, watcher=Watcher(3, interrupt), validate_every=100)
 
@@ -418,13 +427,10 @@ def test_a_full_disk_is_a_clear_error_and_keeps_what_was_there(tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path if name == "mkdir" else os, name, full)
-        if name == "mkdir":
-            patch.setattr(Path, "mkdir", lambda p, *a, **k: full() if p.name == ".drafts" else None)
+        patch.setattr(os, name, full)
         with pytest.raises(CheckpointError, match=r"(?i)no space left.*make room"):
             run(tmp_path, 8, validate_every=100)
-    assert not (tmp_path / ".drafts").exists()
-    assert not list(tmp_path.glob(".log*"))
+    assert not drafts(tmp_path)
     assert read_newest(tmp_path, pytest.fail).progress.step == 4
     result, _ = run(tmp_path, 8, validate_every=100)
     assert result.reason == "finished"
@@ -476,9 +482,10 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path):
-    (tmp_path / snapshots.DRAFTS / "half").mkdir(parents=True)
+    (tmp_path / ".encoder.0123.draft").mkdir()
+    (tmp_path / ".step-00000001.safetensors.0123.draft").write_text("half")
     with locked(tmp_path):
-        assert not (tmp_path / snapshots.DRAFTS).exists()
+        assert not drafts(tmp_path)
 
 
 def test_an_export_that_fails_leaves_the_one_before(tmp_path):
@@ -493,7 +500,7 @@ def test_an_export_that_fails_leaves_the_one_before(tmp_path):
     with pytest.raises(CheckpointError, match="No space left"):
         run(tmp_path, 6, task=task, validate_every=2)
     assert (tmp_path / trainer.EXPORT / "step").read_text() == "2"
-    assert not (tmp_path / snapshots.DRAFTS).exists()
+    assert not drafts(tmp_path)
 
 
 def test_settings_of_a_newer_checkpoint_and_of_an_older_one(tmp_path):

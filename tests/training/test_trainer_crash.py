@@ -58,4 +58,4 @@ def test_a_run_that_is_killed_twenty_times_ends_as_if_it_had_not_been(tmp_path):
     kinds = [(line["kind"], line["step"]) for line in read_log(tmp_path / "run")]
     assert [step for kind, step in kinds if kind == "step"] == [*range(1, 41)]
     assert [step for kind, step in kinds if kind == "validation"] == [10, 20, 30, 40]
-    assert {p.name for p in (tmp_path / "run").glob(".*")} == {".lock"}
+    assert {p.name for p in (tmp_path / "run").glob(".*")} == {".lock", ".log.jsonl.lock"}

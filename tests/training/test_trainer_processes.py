@@ -16,7 +16,7 @@ from toy_task import ToyTask, make_config, read_log
 from univerb.errors import OptionError
 from univerb.training.processes import Processes
 from univerb.training.snapshots import read_snapshot, snapshot_paths
-from univerb.training.trainer import train
+from univerb.training.trainer import Trainer, train
 
 ALONE = Processes.single("cpu")
 CONFIG = {
@@ -95,9 +95,15 @@ def test_one_process_goes_on_where_two_stopped(two, one):
     assert_close(final(folder), final(one))
 
 
-def test_every_process_keeps_its_own_randomness(two):
-    tensors = read_snapshot(snapshot_paths(two[0] / "ddp")[0]).tensors
-    assert not torch.equal(tensors["random.cpu.0"], tensors["random.cpu.1"])
+def test_dropout_is_a_function_of_seed_micro_batch_and_process():
+    def loss(index, seed=0, rank=0):
+        processes = Processes(rank, 1, torch.device("cpu"))
+        trainer = Trainer(ToyTask(ALONE, dropout=0.5), make_config(seed=seed), processes)
+        torch.rand(index)
+        return trainer.micro_batch(index, is_last=True)["loss"]
+
+    assert loss(3) == loss(3)
+    assert len({loss(3), loss(3, seed=1), loss(3, rank=1)}) == 3
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

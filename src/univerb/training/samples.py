@@ -102,10 +102,8 @@ def make_builder(
         return n_words(settings.sizes, settings.gap)
     if settings.kind == "n-ids":
         return n_ids(settings.sizes, settings.gap)
-    run = TokenArrays.concatenate(
-        tokenize_text(document.text, tokenizer).arrays() for document in documents
-    )
-    return fmm(FMMTable.mine(run, settings.sizes, settings.min_count)
+    texts = (tokenize_text(document.text, tokenizer).arrays() for document in documents)
+    table = FMMTable.mine(TokenArrays.concatenate(texts), settings.sizes, settings.min_count)
     return fmm(table, settings.gap)
 
 
