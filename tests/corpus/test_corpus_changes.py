@@ -95,7 +95,7 @@ def assert_same(changed: Corpus, fresh: Corpus, lm: DynamicLM) -> None:
     assert all(getattr(changed.manifest, n) == getattr(fresh.manifest, n) for n in number)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(changes, st.sampled_from([0, 1]), st.sampled_from(["float16", "float32"]))
 def test_changes_give_what_a_fresh_build_gives(lm, steps, overlap, dtype):
     how = CorpusSettings(max_words=12, overlap=overlap, sizes=(2, 5), dtype=dtype)

@@ -1,13 +1,16 @@
 """Builds that are killed, that share their work, or that cannot write."""
 
+import dataclasses
 import errno
 import os
+import pickle
 import random
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 
 import univerb
@@ -17,6 +20,7 @@ from univerb.corpus import encode as encoding
 from univerb.corpus import manifest, open_corpus, shards
 from univerb.corpus.build import CorpusBuilder, build_corpus
 from univerb.corpus.manifest import CorpusSettings
+from univerb.corpus.mine import MinedPhrases
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
@@ -49,16 +53,21 @@ def main(model, folder):
     lm = DynamicLM.from_pretrained(model)
     print("ready", flush=True)
     for line in sys.stdin:
-        verb, target, last, workers, ray = line.split()
-        if os.fork() == 0 if workers == "1" and ray == "0" else True:
-            run(lm, Path(target), verb, int(last), int(workers), ray == "1")
-            if workers == "1" and ray == "0":
-                os._exit(0)
+        verb, target, last, ray = line.split()
+        if ray == "1":
+            plain = HOW.model_copy(update={"vectors": False})
+            shards.SHARD_CHARACTERS = 400
+            pool = make_workers(2, ray=True)
+            builder = building.CorpusBuilder(target, lm.tokenizer, plain, workers=pool)
+            builder.add(documents(verb))
+        elif os.fork() == 0:
+            run(lm, Path(target), verb, int(last))
+            os._exit(0)
         else:
             os.wait()
         print("end", flush=True)
 
-def run(lm, folder, verb, last, workers, ray):
+def run(lm, folder, verb, last):
     shards.SHARD_CHARACTERS, encoding.BATCH = 400, 32
     counted(shards, "_write")
     counted(encoding, "_write")
@@ -73,8 +82,7 @@ def run(lm, folder, verb, last, workers, ray):
         setattr(os, name, call)
     for name in ("fsync", "replace", "mkdir", "rmdir", "unlink"):
         stop_at(name)
-    pool = make_workers(workers, ray)
-    builder = building.CorpusBuilder(folder, lm.tokenizer, HOW, lm=lm, workers=pool)
+    builder = building.CorpusBuilder(folder, lm.tokenizer, HOW, lm=lm)
     if verb == "remove":
         builder.remove(["d1", "d4"])
     else:
@@ -112,10 +120,10 @@ class Session:
         )
         assert self._line() == "ready"
 
-    def run(self, verb: str, folder: Path, last: int = 1 << 30, workers: int = 1, ray: int = 0):
+    def run(self, verb: str, folder: Path, last: int = 1 << 30, ray: int = 0):
         """Return what was computed, and how many calls there were if it came to its end."""
         assert self.process.stdin
-        self.process.stdin.write(f"{verb} {folder} {last} {workers} {ray}\n")
+        self.process.stdin.write(f"{verb} {folder} {last} {ray}\n")
         self.process.stdin.flush()
         made, calls = [], None
         while (line := self._line()) != "end":
@@ -170,7 +178,7 @@ def test_killed_at_any_moment_old_or_new_is_there_and_the_rest_goes_on(session, 
     made, calls = session.run(verb, whole)
     new = content(whole)
     assert calls > 20 and len(made) >= (2 if verb != "remove" else 0)
-    moments = sorted(random.Random(verb).sample(range(1, calls + 1), 14))
+    moments = sorted(random.Random(verb).sample(range(1, calls + 1), 8))
     for moment in moments:
         folder = tmp_path / f"killed{moment}"
         for name, data in old.items():
@@ -196,33 +204,39 @@ def test_killed_at_any_moment_old_or_new_is_there_and_the_rest_goes_on(session, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 4])
-def test_any_number_of_workers_writes_the_same_bytes(lm, tmp_path, monkeypatch, workers):
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 400)
-    monkeypatch.setattr(encoding, "BATCH", 32)
-    # Each process that encodes imports torch: two show it, four need not.
-    how = HOW.model_copy(update={"vectors": workers == 2})
-    for count in (1, workers):
-        pool = local_workers(count)
-        builder = CorpusBuilder(tmp_path / str(count), lm.tokenizer, how, lm=lm, workers=pool)
-        builder.add(documents("build"))
-    one, many = (content(tmp_path / str(count)) for count in (1, workers))
-    assert one == many and len(one) > 20
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
-def test_ray_writes_the_same_bytes(model, tmp_path):
-    session = Session(model, tmp_path / "driver.py")
-    session.run("build", tmp_path / "one")
-    session.run("build", tmp_path / "ray", workers=2, ray=1)
-    session.process.stdin.close()
-    session.process.wait(60)
-    assert content(tmp_path / "one") == content(tmp_path / "ray")
+def test_processes_and_ray_write_the_same_bytes(session, lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 400)
+    plain = HOW.model_copy(update={"vectors": False})
+    for name, pool in (("one", local_workers(1)), ("two", local_workers(2))):
+        CorpusBuilder(tmp_path / name, lm.tokenizer, plain, workers=pool).add(documents("build"))
+    session.run("build", tmp_path / "ray", ray=1)
+    one, two, ray = (content(tmp_path / name) for name in ("one", "two", "ray"))
+    assert len(one) > 20 and one == two == ray
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
-@pytest.mark.parametrize("place", ["sync", "save", "manifest"])
+def test_a_worker_encodes_with_a_model_of_its_own(lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_loaded", {})
+    expected = build_corpus(tmp_path / "c", documents("build"), lm, HOW).manifest.vectors
+    phrases = open_corpus(tmp_path / "c").phrases
+    keys = phrases.ids(numpy.arange(len(phrases)))
+    mined = MinedPhrases(
+        numpy.array([i for key in keys for i in key], numpy.int32), phrases.ends, phrases.counts
+    )
+    every = numpy.arange(len(keys))
+    tasks = encoding.encode_tasks(lm, tmp_path / "worker", mined, every, "float16")
+    sent = pickle.loads(pickle.dumps(tasks))
+    encoding._loaded.clear()
+    assert tuple(map(encoding.encode_batch, sent)) == expected
+    encoding._loaded.clear()
+    other = dataclasses.replace(sent[0], fingerprint="another", root=tmp_path / "other")
+    with pytest.raises(CorpusError, match="not the one that the corpus is built with"):
+        encoding.encode_batch(other)
+
+
+@pytest.mark.parametrize(
+    ("number", "place"), [(errno.ENOSPC, "sync"), (errno.EIO, "save"), (errno.EROFS, "manifest")]
+)
 def test_a_disk_that_fails_leaves_the_old_corpus(lm, tmp_path, monkeypatch, number, place):
     build_corpus(tmp_path / "c", documents("build"), lm, HOW)
     before = content(tmp_path / "c")

@@ -106,7 +106,7 @@ class TestBruteForce:
         st.integers(1, 3),
         st.none() | st.integers(0, 6),
     )
-    @settings(max_examples=10_000)
+    @settings(max_examples=800)
     @example(b"", b"", 2, 0, 1, None)
     @example(b"<=<=<=<=", b"<==<=<=", 2, 2, 2, None)
     @example(b"\xff<=\xff<=\xff", b"<\xff=<=", 2, 0, 2, None)
@@ -213,10 +213,8 @@ class TestSource:
         assert found == [" the tenant shall pay"]
 
 
-@pytest.mark.slow
 @pytest.mark.default_model
-@pytest.mark.timeout(600)
-def test_matches_of_20_mb_of_law_are_those_of_another_library():
+def test_matches_of_2_mb_of_law_are_those_of_another_library():
     import ahocorasick_rs
 
     documents, size = [], 0
@@ -224,9 +222,9 @@ def test_matches_of_20_mb_of_law_are_those_of_another_library():
         for line in lines:
             documents.append(Document(json.loads(line)["text"]))
             size += len(documents[-1].text.encode())
-            if size >= 20_000_000:
+            if size >= 2_000_000:
                 break
-    assert size >= 20_000_000
+    assert size >= 2_000_000
     own = Tokenizer.from_file(locate(DEFAULT_MODEL) / "tokenizer.json")
     run = TokenArrays.concatenate(tokenize_lines(document, own).arrays() for document in documents)
     table = FMMTable.mine(run)
@@ -237,7 +235,7 @@ def test_matches_of_20_mb_of_law_are_those_of_another_library():
     )
     found = other.find_matches_as_indexes(table.word_codes(words.keys))
     number, begin, end = numpy.array(found).T
-    assert len(found) > 100_000
+    assert len(found) > 10_000
     assert (matches.phrase == number).all()
     assert (matches.first == words.first[begin]).all()
     assert (matches.last == words.last[end - 1]).all()
