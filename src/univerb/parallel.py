@@ -1,4 +1,4 @@
-"""The same work in this process, in several, or on several machines, with the same results."""
+"""Parallel map in this process, in several, or on several machines, with the same results."""
 
 import copy
 import multiprocessing
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self, TypeVar
 
@@ -19,27 +19,22 @@ from univerb.threads import processors
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MOST_WORKERS = 1024
+_MAX_WORKERS = 1024
 
 
 class Workers(Protocol):
-    """Somebody who applies a function to many items."""
+    """Applies a function to many items; use it in a `with` statement."""
 
     @property
     def count(self) -> int:
-        """How many items are worked on at a time."""
+        """Number of items that are processed at a time."""
         ...
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Apply a function to items.
+        """Yield the results of a module-level function, in the order of the items.
 
-        Args:
-            function: A function of a module, so that other processes find it.
-            items: What to apply it to.
-
-        Returns:
-            An iterator over the results, in the order of the items, with few of them under way.
-            The first error is raised as it was; what was not begun then is not begun.
+        Few items are under way at a time. The first error is raised as it is, and items that
+        have not been started are not started.
         """
         ...
 
@@ -51,16 +46,7 @@ class Workers(Protocol):
 def make_workers(
     count: int | None = None, ray: bool = False, address: str | None = None
 ) -> Workers:
-    """Make the workers that a command's options ask for.
-
-    Args:
-        count: How many; by default this process alone, and with Ray one per core.
-        ray: Run them with Ray.
-        address: Of a Ray cluster; implies `ray`.
-
-    Returns:
-        Workers to use in a `with` statement.
-    """
+    """Make the workers that a command's options ask for; an `address` implies `ray`."""
     if ray or address is not None:
         return ray_workers(address, count)
     return local_workers(1 if count is None else count)
@@ -69,42 +55,28 @@ def make_workers(
 def local_workers(count: int = 1) -> Workers:
     """Make workers on this machine.
 
-    Args:
-        count: 1 works in this process, item by item as the results are taken; more work in so
-            many processes of their own, which share the machine's cores.
-
-    Returns:
-        Workers to use in a `with` statement. If it ends with an error, or this process dies, their
-        processes end at once.
+    A single worker is this process, which computes a result when it is asked for. More are
+    processes that share the machine's cores; they end at once if the `with` statement ends with
+    an error or this process dies.
     """
     return _ThisProcess() if _checked(count) == 1 else _Processes(count)
 
 
 def ray_workers(address: str | None = None, count: int | None = None) -> Workers:
-    """Make workers that run with Ray.
+    """Make workers that run with Ray, by default one per core.
 
-    Args:
-        address: Of a cluster that runs already, as `ray.init` takes it; None starts a Ray on this
-            machine, reachable from this machine only, unless the caller has started one.
-        count: How many items are worked on at a time; by default one per core.
-
-    Returns:
-        Workers to use in a `with` statement. At its end a Ray that it started is shut down.
-
-    Raises:
-        MissingExtra: If Ray is not installed.
+    `address` is that of a running cluster, as `ray.init` takes it. Without one, a Ray is started
+    that is reachable from this machine only, unless the caller has started one; it is shut down
+    at the end of the `with` statement.
     """
     return _Ray(address, count if count is None else _checked(count))
 
 
-class _ThisProcess:
+class _ThisProcess(AbstractContextManager["_ThisProcess"]):
     count: int = 1
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         return map(function, items)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -116,14 +88,14 @@ class _Processes:
 
     def __enter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
-        # Only this process holds the other end: closed, or dead with it, it is seen by all.
-        self._collar, self._leash = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(self.count, context, _put_on_leash, (self._collar,))
+        # Only this process holds the sending end: all workers see it close, or die with it.
+        self._receiver, self._sender = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(self.count, context, _end_with_parent, (self._receiver,))
         return self
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         def submit(item: T) -> Future[R]:
-            # The pool starts a process when there is work for it.
+            # The pool starts processes as work comes in.
             with _environment(OMP_NUM_THREADS=_threads_each(self.count)):
                 return self._pool.submit(_apply, function, item)
 
@@ -137,19 +109,19 @@ class _Processes:
 
     def __exit__(self, *error: object) -> None:
         if any(error):
-            self._leash.close()
+            self._sender.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._leash.close()
-        self._collar.close()
+        self._sender.close()
+        self._receiver.close()
 
 
 class _Ray:
     def __init__(self, address: str | None, count: int | None) -> None:
         self._address = address
-        self._wanted = count
-        self._is_ours = False
+        self._requested = count
+        self._is_started = False
         try:
-            # Read when Ray is imported: without it a local Ray would listen to the network.
+            # Read when Ray is imported: without it, a local Ray would listen to the network.
             with _environment(**({} if address else _PRIVATE)):
                 import ray
         except ImportError:
@@ -158,12 +130,12 @@ class _Ray:
 
     @property
     def count(self) -> int:
-        return self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return self._requested or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def __enter__(self) -> Self:
         if not self._ray.is_initialized():
             self._start()
-            self._is_ours = True
+            self._is_started = True
         self._apply: Any = self._ray.remote(_apply)
         return self
 
@@ -173,7 +145,7 @@ class _Ray:
             if self._address:
                 self._ray.init(address=self._address, **quiet)
                 return
-            count = self._wanted or len(processors())
+            count = self._requested or len(processors())
             with _environment(OMP_NUM_THREADS=_threads_each(count), **_PRIVATE):
                 # "local": an address in the environment would be somebody else's cluster.
                 self._ray.init(address="local", num_cpus=count, include_dashboard=False, **quiet)
@@ -196,23 +168,21 @@ class _Ray:
                 submit=lambda item: self._apply.remote(function, item),
                 result=self._ray.get,
                 cancel=self._ray.cancel,
-                most=2 * self.count,
+                limit=2 * self.count,
             )
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
-            raise WorkerError(
-                f"Ray lost a worker: {_first_line(error)}. Run it again, "
-                "perhaps with fewer workers."
-            ) from error
+            problem = _first_line(error)
+            raise WorkerError(f"Ray lost a worker: {problem}. Run again with fewer.") from error
 
     def __exit__(self, *_: object) -> None:
-        if self._is_ours:
+        if self._is_started:
             self._ray.shutdown()
 
 
 _PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-"""What keeps a Ray to the loopback and makes it report nothing, as Ray's own macOS default."""
+"""Keeps Ray to the loopback, as on macOS, and makes it report nothing."""
 
 
 def _in_order(
@@ -220,42 +190,42 @@ def _in_order(
     submit: Callable[[T], Any],
     result: Callable[[Any], R],
     cancel: Callable[[Any], object],
-    most: int,
+    limit: int,
 ) -> Iterator[R]:
-    """Yield results in order with at most so many items under way or waiting to be taken."""
-    waiting: deque[Any] = deque()
+    """Yield results in order, with at most `limit` items submitted ahead."""
+    pending: deque[Any] = deque()
     try:
         for item in items:
-            waiting.append(submit(item))
-            if len(waiting) >= most:
-                yield result(waiting.popleft())
-        while waiting:
-            yield result(waiting.popleft())
+            pending.append(submit(item))
+            if len(pending) >= limit:
+                yield result(pending.popleft())
+        while pending:
+            yield result(pending.popleft())
     finally:
-        for one in waiting:
-            cancel(one)
+        for future in pending:
+            cancel(future)
 
 
 def _apply(function: Callable[[T], R], item: T) -> R:
-    """Apply a function where the result, or the error, must travel to another process."""
+    """Apply a function in another process, such that its error can be sent back."""
     try:
         return function(item)
     except Exception as error:
         try:
             copy.copy(error)
         except Exception:
-            # It could not be made again on the other side, which would look like a dead worker.
+            # It could not be unpickled, which would look like a dead worker.
             raise WorkerError(f"{type(error).__name__}: {error}") from error
         raise
 
 
-def _put_on_leash(leash: Connection) -> None:
+def _end_with_parent(receiver: Connection) -> None:
     """Let a worker process end with the one that started it."""
-    # Ctrl-C reaches every process of a terminal; the first one decides what it means.
+    # Ctrl-C reaches every process of a terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        leash.poll(None)
+        receiver.poll(None)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -263,13 +233,13 @@ def _put_on_leash(leash: Connection) -> None:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set variables for the processes that are started meanwhile, unless the user has set them."""
-    ours = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(ours)
+    """Set variables for processes started in the block, unless the user has set them."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        for name in ours:
+        for name in added:
             os.environ.pop(name, None)
 
 
@@ -282,6 +252,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _checked(count: int) -> int:
-    if not 1 <= count <= _MOST_WORKERS:
-        raise OptionError(f"workers is {count}; it must lie between 1 and {_MOST_WORKERS}.")
+    if not 1 <= count <= _MAX_WORKERS:
+        raise OptionError(f"workers is {count}; give 1 to {_MAX_WORKERS}.")
     return count

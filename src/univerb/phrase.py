@@ -1,7 +1,7 @@
 """Documents, and the phrases that are taken from them.
 
-A phrase is a tuple of the LM's own token ids (its key) and the text they spell. It carries every
-place it was found at, so that whatever a model writes with it can be traced to its source.
+A phrase is a tuple of the LM's own token ids (its key) and the text they spell. It carries all its
+source spans, so that whatever a model writes with it can be traced.
 """
 
 import math
@@ -27,7 +27,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of a document, in characters: `document.text[start:end]`, no leading space."""
+    """A span of a document, in characters: `document.text[start:end]`, no leading space."""
 
     document: str
     start: int
@@ -46,7 +46,7 @@ class Phrase:
     text: str
     """What the ids spell, including any leading space."""
     sources: tuple[Span, ...] = ()
-    """Every place the phrase was found at."""
+    """All its occurrences."""
     weight: float = 0.0
     """Added to the phrase's logit; 0 is neutral."""
 
@@ -73,22 +73,14 @@ class Phrase:
         return self.text
 
     def merged(self, *others: Self) -> Self:
-        """Return this phrase with the sources of all and the weight that is largest in size."""
-        every = (self, *others)
-        sources = tuple(dict.fromkeys(span for phrase in every for span in phrase.sources))
-        weight = max((phrase.weight for phrase in every), key=abs)
+        """Return this phrase with the sources of all and the weight of largest magnitude."""
+        phrases = (self, *others)
+        sources = tuple(dict.fromkeys(span for phrase in phrases for span in phrase.sources))
+        weight = max((phrase.weight for phrase in phrases), key=abs)
         return replace(self, sources=sources, weight=weight)
 
     def cut(self, text: str, ids: tuple[int, ...]) -> Self:
-        """Return the part of this phrase that begins it, its sources cut to that part.
-
-        Args:
-            text: The part's text, a prefix of this phrase's.
-            ids: The part's ids.
-
-        Returns:
-            A phrase whose spans cover exactly the part.
-        """
+        """Return the prefix of this phrase with this text and these ids, its sources cut to it."""
         length = len(text.strip())
         if not length:
             return replace(self, ids=ids, text=text, sources=())

@@ -1,4 +1,4 @@
-"""Processors and threads: what this process may use."""
+"""Processors and threads that this process may use."""
 
 import os
 from pathlib import Path
@@ -13,32 +13,22 @@ def processors() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def thread_count(wanted: int | None = None) -> int:
-    """Return how many threads to use.
-
-    Args:
-        wanted: None for one on each physical core that this process may use.
-
-    Returns:
-        The number.
-
-    Raises:
-        OptionError: If more are wanted than there are processors.
-    """
+def thread_count(requested: int | None = None) -> int:
+    """Return the number of threads to use: by default one per available physical core."""
     cpus = processors()
-    if wanted is None:
+    if requested is None:
         return len({_core(cpu) for cpu in cpus})
-    if not 1 <= wanted <= len(cpus):
+    if not 1 <= requested <= len(cpus):
         raise OptionError(
-            f"threads is {wanted}. Allowed: 1 to {len(cpus)}, the processors of this process."
+            f"threads is {requested}. Allowed: 1 to {len(cpus)}, the processors of this process."
         )
-    return wanted
+    return requested
 
 
 def _core(cpu: int) -> str:
-    """Name the physical core of a processor: its twins share the name."""
+    """Identify the physical core of a processor by the list of its hardware threads."""
     try:
-        twins = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        return twins.read_text()
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        return siblings.read_text()
     except OSError:
         return str(cpu)

@@ -1,7 +1,7 @@
-"""The LM's tokenizer as a plain function pair: text to ids with offsets, ids to text.
+"""The LM's tokenizer: text to ids with offsets, ids to text.
 
-It is a private copy of the Rust tokenizer, so that padding or truncation set elsewhere on the
-user's object cannot reach it, and it needs no torch.
+It is a private copy of the Rust tokenizer, so that padding or truncation set on the user's object
+do not affect it, and it needs no torch.
 """
 
 import hashlib
@@ -14,34 +14,34 @@ from typing import NamedTuple, Self
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
-# How SentencePiece vocabularies spell a byte of a character that has no token of its own.
+# A byte token of SentencePiece vocabularies, for characters that have no token.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Encoded(NamedTuple):
-    """Token ids and, for each, its character range in the text that was given."""
+    """Token ids and, for each, its character range in the text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
 
 
 class Tokenizer:
-    """Text <-> ids of one LM, reading and writing as if in the middle of a text."""
+    """Text <-> ids of an LM, as if in the middle of a text."""
 
     def __init__(self, rust: tokenizers.Tokenizer, special_ids: Iterable[int] = ()) -> None:
         self._rust = tokenizers.Tokenizer.from_str(rust.to_str())
         self._rust.no_padding()
         self._rust.no_truncation()
         self.special_ids = frozenset(special_ids)
-        # SentencePiece-style tokenizers put a space before the text by themselves and drop it
-        # again when decoding; byte-level ones do neither.
+        # SentencePiece-style tokenizers add a space before the text and drop it when decoding;
+        # byte-level ones do neither.
         self.adds_space = self._rust.encode("a", add_special_tokens=False).tokens[0].startswith("▁")
         # A word, because a neighbouring byte token (a line break, in Llama's vocabulary) would be
         # read together with the bytes of a character that is not complete yet.
         self._anchor = self.encode("a").ids
         self._anchor_text = self._decode(self._anchor)
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
-        # Byte-level without a normalizer: what ids spell is the text they were made of.
+        # Byte-level without a normalizer: decoding gives back the text that was encoded.
         decoder = self._rust.decoder
         self.is_exact = self._rust.normalizer is None and isinstance(decoder, ByteLevel)
         self._spaced: dict[int, bool] = {}
@@ -50,7 +50,7 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read a tokenizer.json; its own flags say which tokens are special."""
+        """Read a tokenizer.json, whose flags say which tokens are special."""
         rust = tokenizers.Tokenizer.from_file(str(path))
         added = rust.get_added_tokens_decoder()
         return cls(rust, [token_id for token_id, token in added.items() if token.special])
@@ -65,46 +65,39 @@ class Tokenizer:
         return list(self._rust.encode(text, add_special_tokens=True).ids)
 
     def encode_inside(self, text: str) -> Encoded:
-        """Tokenize a text as if a word stood before it: its first word carries its space too.
-
-        Args:
-            text: The text, without the space.
-
-        Returns:
-            Ids and offsets; the offsets are those of the given text.
-        """
+        """Tokenize a text as if a word preceded it, so that its first word has a space, too."""
         return self.encode_all_inside([text])[0]
 
     def encode_all_inside(self, texts: Sequence[str]) -> list[Encoded]:
         """Tokenize many texts, each as `encode_inside` does."""
         shifts = [self._shift(text) for text in texts]
-        given = [
+        shifted = [
             " " * -shift + text[max(shift, 0) :] for text, shift in zip(texts, shifts, strict=True)
         ]
-        encodings = self._rust.encode_batch(given, add_special_tokens=False)
+        encodings = self._rust.encode_batch(shifted, add_special_tokens=False)
         return [
-            Encoded(one.ids, [(max(start + shift, 0), end + shift) for start, end in one.offsets])
+            Encoded(e.ids, [(max(start + shift, 0), end + shift) for start, end in e.offsets])
             if shift
-            else Encoded(one.ids, one.offsets)
-            for one, shift in zip(encodings, shifts, strict=True)
+            else Encoded(e.ids, e.offsets)
+            for e, shift in zip(encodings, shifts, strict=True)
         ]
 
     def _shift(self, text: str) -> int:
-        """Return by how much offsets move because a space was added (-1) or taken off (1)."""
+        """Return the shift of offsets because a space was added (-1) or removed (1)."""
         if self.adds_space:
             return int(text.startswith(" "))
         return 0 if text[:1].isspace() else -1
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return what the ids spell in the middle of a text, a leading space included."""
+        """Return the text of ids in the middle of a text, a leading space included."""
         # Decoded behind a fixed anchor: SentencePiece drops the space of a first token.
         text = self._decode([*self._anchor, *ids])
         return text.removeprefix(self._anchor_text)
 
     def decode_all(self, many: Sequence[Sequence[int]]) -> list[str]:
-        """Return what each of many runs of ids spells, as `decode` does."""
-        behind = [[*self._anchor, *ids] for ids in many]
-        texts = self._rust.decode_batch(behind, skip_special_tokens=False)
+        """Decode many sequences of ids, each as `decode` does."""
+        anchored = [[*self._anchor, *ids] for ids in many]
+        texts = self._rust.decode_batch(anchored, skip_special_tokens=False)
         return [text.removeprefix(self._anchor_text) for text in texts]
 
     def has_space(self, token: int) -> bool:
@@ -114,11 +107,11 @@ class Tokenizer:
         return self._spaced[token]
 
     def stream(self) -> "TextStream":
-        """Start turning ids into text piece by piece."""
+        """Start decoding ids piece by piece."""
         return TextStream(self.decode, self._byte_ids)
 
     def fingerprint(self) -> str:
-        """Return a hash of vocabulary and merges, the same wherever equal tokenizers lie."""
+        """Return a hash of vocabulary and merges."""
         if self._fingerprint is None:
             vocabulary = sorted(self._rust.get_vocab(with_added_tokens=True).items())
             merges = json.loads(self._rust.to_str())["model"].get("merges")
@@ -135,29 +128,29 @@ class Tokenizer:
 
 
 class TextStream:
-    """Ids in, text out, never half a character: what is incomplete waits for the next ids."""
+    """Incremental decoding that never yields half a character."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], byte_ids: frozenset[int]) -> None:
         self._decode = decode
         self._byte_ids = byte_ids
-        self._held: list[int] = []
+        self._pending: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that has become certain."""
         return "".join(map(self._push, ids))
 
     def _push(self, token: int) -> str:
-        self._held.append(token)
-        # Byte tokens are read as a whole run; what follows it can no longer change.
+        self._pending.append(token)
+        # Consecutive byte tokens are decoded together.
         if token in self._byte_ids:
             return ""
-        text = self._decode(self._held)
+        text = self._decode(self._pending)
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
-        self._held = []
+        self._pending = []
         return text
 
     def flush(self) -> str:
-        """Return what is still held back at the end of the text."""
-        held, self._held = self._held, []
-        return self._decode(held) if held else ""
+        """Return the rest at the end of the text."""
+        pending, self._pending = self._pending, []
+        return self._decode(pending) if pending else ""

@@ -1,7 +1,7 @@
-"""V' = V + P: the names and ids of a vocabulary that changes while a model writes.
+"""V' = V + P: a vocabulary that changes while a model writes.
 
-Ids are `static_size + index` and never move: removed phrases keep their id and can come back
-under it, so ids that were generated earlier stay valid whatever happens later.
+Ids are `static_size + index` and never move: removed phrases keep their id and can return under
+it, so ids that were generated earlier stay valid.
 """
 
 import threading
@@ -20,11 +20,11 @@ class VocabularyState(NamedTuple):
 
     version: int
     phrases: list[Phrase]
-    """Those from the index that was asked for on."""
+    """Those from the requested index on."""
     active: bytearray
     """For every phrase, 1 if it can be chosen."""
     weights: "array[float]"
-    """For every phrase, what is added to its logit."""
+    """For every phrase, the number that is added to its logit."""
 
 
 class DynamicVocabulary:
@@ -34,7 +34,7 @@ class DynamicVocabulary:
 
     Args:
         static_size: |V| of the LM.
-        phrases: What it begins with.
+        phrases: The initial phrases.
 
     Example:
         >>> vocabulary = DynamicVocabulary(static_size=100)
@@ -66,26 +66,26 @@ class DynamicVocabulary:
         """Add phrases, merging the sources of those that are there already.
 
         Args:
-            phrases: What to add. A phrase that was removed becomes active again under its old id.
+            phrases: Phrases; one that was removed becomes active again under its old id.
 
         Returns:
-            The id of each phrase, in the order given.
+            The id of each phrase, in order.
         """
-        given = list(phrases)
-        highest = max((max(phrase.ids) for phrase in given), default=0)
-        if highest >= self.static_size or min((min(p.ids) for p in given), default=0) < 0:
-            for phrase in given:
+        added = list(phrases)
+        highest = max((max(phrase.ids) for phrase in added), default=0)
+        if highest >= self.static_size or min((min(p.ids) for p in added), default=0) < 0:
+            for phrase in added:
                 self._check(phrase)
         with self._lock:
             before = self._changes
-            index = {phrase.ids: place for place, phrase in enumerate(given)}
-            is_plain = not self._phrases and len(index) == len(given)
-            ids = self._fill(given, index) if is_plain else [self._add(p) for p in given]
+            index = {phrase.ids: i for i, phrase in enumerate(added)}
+            is_plain = not self._phrases and len(index) == len(added)
+            ids = self._fill(added, index) if is_plain else [self._add(p) for p in added]
             self.version += self._changes > before
         return ids
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Make phrases unavailable; their ids stay theirs.
+        """Make phrases unavailable; they keep their ids.
 
         Args:
             ids: Phrase ids. Removing one twice is harmless.
@@ -94,40 +94,40 @@ class DynamicVocabulary:
             VocabularyError: If an id belongs to no phrase.
         """
         with self._lock:
-            places = [self._position(phrase_id) for phrase_id in ids]
-            self.version += any(self._active[index] for index in places)
-            for index in places:
+            indices = [self._position(phrase_id) for phrase_id in ids]
+            self.version += any(self._active[index] for index in indices)
+            for index in indices:
                 self._active[index] = False
 
     def expire(self, idle: int) -> list[int]:
         """Remove the phrases that have been neither added nor used for more than `idle` ticks.
 
         Args:
-            idle: How many ticks (decode steps) a phrase may go unused.
+            idle: Number of ticks (decode steps) that a phrase may stay unused.
 
         Returns:
-            The ids that were removed.
+            The removed ids.
         """
         with self._lock:
             used = numpy.frombuffer(self._last_used, dtype=numpy.int64)
             active = numpy.frombuffer(self._active, dtype=bool)
             idle_now = numpy.flatnonzero(active & (used < self._clock - idle))
-            # The views must go: a buffer cannot grow while somebody looks at it.
+            # A buffer cannot grow while views of it exist.
             del used, active
-            old = [self.static_size + int(index) for index in idle_now]
-            if old:
-                self.remove(old)
-        return old
+            expired = [self.static_size + int(index) for index in idle_now]
+            if expired:
+                self.remove(expired)
+        return expired
 
     def tick(self, used: Iterable[int] = ()) -> None:
-        """Let one decode step pass, in which the phrases with these ids were used."""
+        """Advance the clock by a decode step in which the phrases with these ids were used."""
         with self._lock:
             self._clock += 1
             for phrase_id in used:
                 self._last_used[self._position(phrase_id)] = self._clock
 
     def phrase(self, phrase_id: int) -> Phrase:
-        """Return the phrase that has an id, active or not."""
+        """Return the phrase with an id, active or not."""
         return self._phrases[self._position(phrase_id)]
 
     def id_of(self, phrase: Phrase) -> int | None:
@@ -146,7 +146,7 @@ class DynamicVocabulary:
 
     @property
     def size(self) -> int:
-        """How many phrases have an id, removed ones included."""
+        """Number of phrases that have an id, removed ones included."""
         return len(self._phrases)
 
     def snapshot(self, since: int = 0) -> VocabularyState:
@@ -175,7 +175,7 @@ class DynamicVocabulary:
             )
 
     def _fill(self, phrases: list[Phrase], index: dict[tuple[int, ...], int]) -> list[int]:
-        """Take in the first phrases, all different, at once: a request brings thousands."""
+        """Add the first phrases, all distinct, at once: a request brings thousands."""
         self._active.extend(b"\1" * len(phrases))
         self._weights.extend(phrase.weight for phrase in phrases)
         self._last_used.extend([self._clock] * len(phrases))
@@ -190,7 +190,7 @@ class DynamicVocabulary:
             self._active.append(True)
             self._weights.append(phrase.weight)
             self._last_used.append(self._clock)
-            # Named last: a reader in another thread never meets an id that is half there.
+            # Last: a reader in another thread never sees an id without its phrase.
             self._phrases.append(phrase)
             self._index[phrase.ids] = index
             self._changes += 1

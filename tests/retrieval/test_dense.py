@@ -84,7 +84,7 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["bert", "static"])
 def method(request: pytest.FixtureRequest) -> Method:
     folder = request.getfixturevalue(request.param)
-    return Dense(folder, batch=2) if request.param == "bert" else Static(folder)
+    return Dense(folder, batch_size=2) if request.param == "bert" else Static(folder)
 
 
 def test_vectors_have_length_one(method: Method):
@@ -233,8 +233,8 @@ def test_dpr_has_no_tokens_to_pool(tmp_path: Path):
 def test_options_out_of_range(bert: Path):
     with pytest.raises(OptionError, match="pooling is 'max'"):
         Dense(bert, "max")
-    with pytest.raises(OptionError, match="batch is 0"):
-        Dense(bert, batch=0)
+    with pytest.raises(OptionError, match="batch_size is 0"):
+        Dense(bert, batch_size=0)
 
 
 @pytest.mark.parametrize("module", ["faiss", "model2vec"])

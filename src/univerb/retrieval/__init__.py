@@ -1,1 +1,1 @@
-"""Which parts of which documents a text is about: chunks, BM25, dense, hybrid; no torch."""
+"""Retrieval: ranking chunks for a query by BM25, vectors, or both; no torch at import."""

@@ -1,8 +1,8 @@
-"""What every way of retrieving has in common: chunks in, ranked chunks out.
+"""Protocols of retrieval: chunks in, ranked chunks out.
 
-A method turns texts into features, shard by shard, and an index out of the features of all
-shards. Features are plain arrays: they can be made in other processes, kept on disk, and put
-together again in any number, so that an index is a function of its texts alone.
+A method turns texts into features, shard by shard, and the features of all shards into an index.
+Features are plain arrays: they can be made in other processes, stored on disk and combined in any
+number, so that an index is a function of its texts alone.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ Features = dict[str, NDArray[Any]]
 
 
 class Hit(NamedTuple):
-    """A chunk that was found, and how well it fits; higher is better."""
+    """A retrieved chunk and its score; higher is better."""
 
     chunk: Chunk
     score: float
 
 
 class Retriever(Protocol):
-    """Finds the chunks that a query is about."""
+    """Retrieves the chunks that a query is about."""
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return at most `k` chunks, best first."""
@@ -45,15 +45,15 @@ class Index(Protocol):
 
 
 class Method(Protocol):
-    """A way to rank texts."""
+    """A retrieval method."""
 
     @property
     def name(self) -> str:
-        """What it is and with which model: equal names give equal indexes."""
+        """The method, its options and its model: equal names give equal indexes."""
         ...
 
     def features(self, texts: Sequence[str]) -> Features:
-        """Return what the index needs to know of these texts."""
+        """Return what the index needs of these texts."""
         ...
 
     def index(self, shards: Sequence[Features]) -> Index:
@@ -61,5 +61,5 @@ class Method(Protocol):
         ...
 
     def load(self, folder: Path) -> Index:
-        """Open an index that was saved, memory-mapped where possible."""
+        """Open a saved index, memory-mapped where possible."""
         ...

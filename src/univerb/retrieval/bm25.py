@@ -28,9 +28,9 @@ class BM25:
     """Ranks texts by the rare words that they share with the query."""
 
     k1: float = 1.5
-    """How much it counts that a word comes up again."""
+    """Weight of repeated words."""
     b: float = 0.75
-    """How much long texts are held back: 0 not at all, 1 in full."""
+    """Length normalisation: 0 for none, 1 for full."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
@@ -40,22 +40,23 @@ class BM25:
 
     @property
     def name(self) -> str:
-        """The method, with its numbers where they are not the usual ones."""
+        """The method, with its parameters where they are not the defaults."""
         return "bm25" if self == BM25() else f"bm25(k1={float(self.k1)},b={float(self.b)})"
 
     def features(self, texts: Sequence[str]) -> Features:
-        """Return each text's words as numbers, and the words that the numbers stand for."""
-        found = [_words(text) for text in texts]
-        vocabulary = sorted({word for words in found for word in words})
+        """Return each text's words as numbers, and the vocabulary that they index."""
+        tokenized = [_words(text) for text in texts]
+        vocabulary = sorted({word for words in tokenized for word in words})
         number = {word: i for i, word in enumerate(vocabulary)}
+        terms = [number[word] for words in tokenized for word in words]
         return {
-            "terms": numpy.array([number[w] for words in found for w in words], dtype=numpy.int32),
-            "lengths": numpy.array([len(words) for words in found], dtype=numpy.int32),
+            "terms": numpy.array(terms, dtype=numpy.int32),
+            "lengths": numpy.array([len(words) for words in tokenized], dtype=numpy.int32),
             "vocabulary": numpy.frombuffer("\n".join(vocabulary).encode(), dtype=numpy.uint8),
         }
 
     def index(self, shards: Sequence[Features]) -> "BM25Index":
-        """Build the index; how the texts were divided among shards makes no difference."""
+        """Build the index; how texts are divided among shards makes no difference."""
         lists = [_terms_of(shard) for shard in shards]
         vocabulary = sorted({word for words in lists for word in words})
         number = {word: i for i, word in enumerate(vocabulary)}
@@ -67,7 +68,7 @@ class BM25:
         if vocabulary:
             ranker.index((texts, number), create_empty_token=False, show_progress=False)
         else:
-            # bm25s divides by the mean length, which is none here.
+            # bm25s would divide by a mean length of zero.
             ranker.vocab_dict = {}
             ranker.scores = {
                 "data": numpy.zeros(0, dtype=numpy.float32),
@@ -79,7 +80,7 @@ class BM25:
         return BM25Index(ranker)
 
     def load(self, folder: Path) -> "BM25Index":
-        """Open an index that was saved, memory-mapped."""
+        """Open a saved index, memory-mapped."""
         return BM25Index(_bm25s().BM25.load(folder, mmap=True, show_progress=False))
 
 
@@ -96,13 +97,13 @@ class BM25Index:
             return []
         scores = self._ranker.get_scores_from_ids(terms)
         numbers = numpy.flatnonzero(scores > 0)
-        found = scores[numbers]
-        if len(found) > k:
-            # All that tie with the last one stay, so that the lower numbers win.
-            best = found >= numpy.partition(found, -k)[-k]
-            numbers, found = numbers[best], found[best]
-        order = numpy.lexsort((numbers, -found))[:k]
-        return list(zip(numbers[order].tolist(), found[order].tolist(), strict=True))
+        scores = scores[numbers]
+        if len(scores) > k:
+            # All ties with the last one stay, so that lower numbers win.
+            is_best = scores >= numpy.partition(scores, -k)[-k]
+            numbers, scores = numbers[is_best], scores[is_best]
+        order = numpy.lexsort((numbers, -scores))[:k]
+        return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True))
 
     def save(self, folder: Path) -> None:
         """Write the index as JSON and .npy files."""

@@ -1,6 +1,7 @@
-"""Texts as vectors: of any encoder on disk, or of static word vectors (METHOD D.1).
+"""Dense retrieval, with any encoder on disk or with static word vectors.
 
-Vectors have length 1, so that their inner product orders texts as their distance does.
+Vectors have length 1, so that inner products order texts as distances do (docs/method.md,
+Protocols: WikiText-103).
 """
 
 import functools
@@ -28,47 +29,47 @@ Vectors = NDArray[numpy.float32]
 Encoder = Callable[[Sequence[str]], Vectors]
 
 _FILE = "vectors.npy"
-_MAX_TOKENS = 256  # Of a text, as in the protocol; a chunk of 128 words has fewer.
+_MAX_TOKENS = 256  # Per text; a chunk of 128 words has fewer.
 
 
-class _ByVectors:
-    """Ranks texts by vectors; how a text becomes one is its subclasses' own."""
+class _VectorMethod:
+    """Ranks texts by vectors; subclasses encode them."""
 
     __slots__ = ()
 
     def features(self, texts: Sequence[str]) -> Features:
-        """Return the texts' vectors; how many are encoded together may change the last digit."""
+        """Return the texts' vectors; the batch size may change the last digit."""
         return {"vectors": self._encode(texts)}
 
     def index(self, shards: Sequence[Features]) -> "VectorIndex":
-        """Put the vectors of all texts together."""
+        """Concatenate the vectors of all texts."""
         return VectorIndex(_joined(shards), self._encode)
 
     def load(self, folder: Path) -> "VectorIndex":
-        """Open an index that was saved, memory-mapped until it is first searched."""
-        return VectorIndex(_read(folder), self._encode)
+        """Open a saved index, memory-mapped until it is first searched."""
+        vectors = numpy.load(folder / _FILE, mmap_mode="r", allow_pickle=False)
+        return VectorIndex(vectors, self._encode)
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Dense(_ByVectors):
-    """Ranks texts by the vectors of a transformer encoder in a folder."""
+class Dense(_VectorMethod):
+    """Ranks texts by the vectors of a Transformer encoder in a folder."""
 
     folder: str | Path
     """A Hugging Face model directory with safetensors weights, such as BERT, MiniLM or DPR."""
     pooling: Pooling = "auto"
-    """What becomes the vector: the mean of all tokens, the first token, or the model's pooler."""
-    batch: int = 32
-    """How many texts are encoded at a time."""
+    """The mean of all tokens, the first token, or the model's pooler."""
+    batch_size: int = 32
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
             allowed = ", ".join(get_args(Pooling))
             raise OptionError(f"pooling is {self.pooling!r}. Allowed: {allowed}.")
-        if self.batch < 1:
-            raise OptionError(f"batch is {self.batch}; encode at least 1 text at a time.")
+        if self.batch_size < 1:
+            raise OptionError(f"batch_size is {self.batch_size}; give 1 or more.")
 
     @property
     def name(self) -> str:
@@ -78,13 +79,13 @@ class Dense(_ByVectors):
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         encoder = _transformer(Path(self.folder).resolve(), self.pooling)
-        parts = [encoder(texts[i : i + self.batch]) for i in range(0, len(texts), self.batch)]
-        return _normalised(parts)
+        starts = range(0, len(texts), self.batch_size)
+        return _normalised([encoder(texts[i : i + self.batch_size]) for i in starts])
 
 
 @dataclass(frozen=True, slots=True)
-class Static(_ByVectors):
-    """Ranks texts by the mean of static word vectors: no network runs, so it is fast."""
+class Static(_VectorMethod):
+    """Ranks texts by the mean of static word vectors: fast, since no network runs."""
 
     folder: str | Path
     """A model2vec directory."""
@@ -100,7 +101,7 @@ class Static(_ByVectors):
 
 
 class VectorIndex:
-    """Texts ranked by inner product, exactly; threads may share it."""
+    """Texts ranked by exact inner product; threads may share it."""
 
     def __init__(self, vectors: Vectors, encode: Encoder) -> None:
         self._vectors = vectors
@@ -120,14 +121,14 @@ class VectorIndex:
                 f"the model gives vectors of {vector.shape[1]} numbers, the index has "
                 f"{self._vectors.shape[1]}. Build the index again with this model."
             )
-        searched = self._searched()
-        wanted = k
+        index = self._faiss_index()
+        depth = k
         while True:
-            scores, numbers = searched.search(vector, wanted)
-            # All that tie with the last one are needed, so that the lower numbers win.
-            if wanted == count or scores[0, -1] < scores[0, k - 1]:
+            scores, numbers = index.search(vector, depth)
+            # All ties with the last one are needed, so that lower numbers win.
+            if depth == count or scores[0, -1] < scores[0, k - 1]:
                 break
-            wanted = min(2 * wanted, count)
+            depth = min(2 * depth, count)
         order = numpy.lexsort((numbers[0], -scores[0]))[:k]
         return list(zip(numbers[0, order].tolist(), scores[0, order].tolist(), strict=True))
 
@@ -135,7 +136,7 @@ class VectorIndex:
         """Write the vectors as one .npy file."""
         numpy.save(folder / _FILE, self._vectors, allow_pickle=False)
 
-    def _searched(self) -> "faiss.IndexFlatIP":
+    def _faiss_index(self) -> "faiss.IndexFlatIP":
         with self._lock:
             if self._faiss is None:
                 try:
@@ -149,14 +150,9 @@ class VectorIndex:
 
 
 def _joined(shards: Sequence[Features]) -> Vectors:
-    # A shard without texts does not know how many numbers a vector has.
+    # A shard without texts does not know the width.
     parts = [shard["vectors"] for shard in shards if len(shard["vectors"])]
     return numpy.concatenate(parts) if parts else numpy.zeros((0, 0), dtype=numpy.float32)
-
-
-def _read(folder: Path) -> Vectors:
-    vectors: Vectors = numpy.load(folder / _FILE, mmap_mode="r", allow_pickle=False)
-    return vectors
 
 
 def _normalised(parts: Sequence[Vectors]) -> Vectors:
@@ -164,7 +160,7 @@ def _normalised(parts: Sequence[Vectors]) -> Vectors:
         return numpy.zeros((0, 0), dtype=numpy.float32)
     vectors = numpy.concatenate(parts).astype(numpy.float32)
     lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
-    # A text without known words keeps its zeros: it is near to nothing.
+    # A text without known words stays zero.
     lengths[lengths == 0] = 1
     normalised: Vectors = vectors / lengths
     return normalised
@@ -179,7 +175,7 @@ def _static(folder: Path) -> Encoder:
     _check_folder(folder, "static word vectors")
     try:
         model = StaticModel.from_pretrained(folder)
-    except Exception as error:  # readers of JSON, tensors and tokenizers have errors of their own
+    except Exception as error:  # of readers of JSON, tensors and tokenizers
         raise _unreadable(folder, error) from error
 
     def encode(texts: Sequence[str]) -> Vectors:
@@ -198,7 +194,7 @@ def _transformer(folder: Path, pooling: Pooling) -> Encoder:
     _check_folder(folder, "an encoder")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        # AutoModel takes every DPR folder for a question encoder and leaves its weights random.
+        # AutoModel loads every DPR folder as a question encoder, with random weights.
         is_context = "DPRContextEncoder" in (config.architectures or [])
         model, info = (DPRContextEncoder if is_context else AutoModel).from_pretrained(
             folder,
@@ -211,10 +207,10 @@ def _transformer(folder: Path, pooling: Pooling) -> Encoder:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:  # transformers raises whatever its parts do
+    except Exception as error:  # transformers raises anything
         raise _unreadable(folder, error) from error
-    kind = _pooling_of(folder, config) if pooling == "auto" else pooling
-    missing = sorted(key for key in info["missing_keys"] if kind == "pooler" or "pooler" not in key)
+    pooling = _pooling_of(folder, config) if pooling == "auto" else pooling
+    missing = sorted(k for k in info["missing_keys"] if pooling == "pooler" or "pooler" not in k)
     if missing:
         raise _unreadable(folder, ValueError(f"it has no weights for {missing[0]!r}"))
     model.eval()
@@ -222,20 +218,20 @@ def _transformer(folder: Path, pooling: Pooling) -> Encoder:
     lock = threading.Lock()
 
     def encode(texts: Sequence[str]) -> Vectors:
-        with lock:  # The tokenizer keeps its padding as state.
+        with lock:  # Padding is state of the tokenizer.
             inputs = tokenizer(
                 list(texts), padding=True, truncation=True, max_length=length, return_tensors="pt"
             )
         with torch.inference_mode():
             output = model(**inputs)
-        vectors: Vectors = _pooled(output, inputs["attention_mask"], kind).float().numpy()
+        vectors: Vectors = _pooled(output, inputs["attention_mask"], pooling).float().numpy()
         return vectors
 
     return encode
 
 
 def _pooling_of(folder: Path, config: "PreTrainedConfig") -> Pooling:
-    """Read how an encoder was trained to be pooled; the mean where nothing says so."""
+    """Return the pooling that an encoder was trained with; the mean if it does not say."""
     if config.model_type == "dpr":
         return "pooler"
     card = folder / "1_Pooling" / "config.json"  # as sentence-transformers writes it

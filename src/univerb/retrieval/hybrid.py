@@ -1,4 +1,4 @@
-"""Two rankings made one, by reciprocal ranks."""
+"""Reciprocal rank fusion of two methods."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,22 +19,26 @@ class Hybrid:
     first: Method
     second: Method
     constant: int = 60
-    """The larger, the more it counts that both methods found a text."""
+    """The larger it is, the more texts gain that both methods rank."""
 
     def __post_init__(self) -> None:
         if self.constant < 0:
-            raise OptionError(f"constant is {self.constant}; give 0 or more, 60 as a rule.")
+            raise OptionError(f"constant is {self.constant}; give 0 or more. The default is 60.")
 
     @property
     def name(self) -> str:
-        """Both methods' names, and the constant where it is not the usual one."""
+        """Both methods' names, and the constant if it is not the default."""
         constant = "" if self.constant == 60 else f"({self.constant})"
         return f"hybrid{constant}:{self.first.name}+{self.second.name}"
 
     def features(self, texts: Sequence[str]) -> Features:
-        """Return the features of both, each name with its part before it."""
-        both = zip(_PARTS, (self.first.features(texts), self.second.features(texts)), strict=True)
-        return {f"{part}.{key}": value for part, one in both for key, value in one.items()}
+        """Return the features of both, their names prefixed."""
+        both = zip(_PARTS, (self.first, self.second), strict=True)
+        return {
+            f"{part}.{name}": column
+            for part, method in both
+            for name, column in method.features(texts).items()
+        }
 
     def index(self, shards: Sequence[Features]) -> "HybridIndex":
         """Build both indexes."""
@@ -55,17 +59,17 @@ class HybridIndex:
         self._constant = constant
 
     def rank(self, query: str, k: int) -> list[tuple[int, float]]:
-        """Return at most `k` texts that one of the two found, best first."""
+        """Return at most `k` texts that either index ranks, best first."""
         if k < 1:
             return []
         scores: dict[int, float] = defaultdict(float)
         for index in self._indexes:
-            for place, (number, _) in enumerate(index.rank(query, max(k, _DEPTH)), start=1):
-                scores[number] += 1 / (self._constant + place)
+            for rank, (number, _) in enumerate(index.rank(query, max(k, _DEPTH)), start=1):
+                scores[number] += 1 / (self._constant + rank)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
 
     def save(self, folder: Path) -> None:
-        """Write each index into a folder of its own."""
+        """Write each index into its folder."""
         for part, index in zip(_PARTS, self._indexes, strict=True):
             (folder / part).mkdir()
             index.save(folder / part)

@@ -1,4 +1,4 @@
-"""Methods by their names, and an index over a few chunks in memory."""
+"""Retrieval methods by name, and an index over a few chunks in memory."""
 
 import re
 from collections.abc import Sequence
@@ -24,10 +24,7 @@ def method_named(name: str) -> Method:
             or two of them as "hybrid:NAME+NAME".
 
     Returns:
-        The method. Models are loaded when they are first needed.
-
-    Raises:
-        OptionError: If the name is none of these.
+        The method. Models are loaded on first use.
     """
     method = _parsed(name)
     if method is None:
@@ -61,7 +58,7 @@ def _bm25(options: str | None) -> BM25 | None:
 
 
 def _hybrid(names: str, constant: int) -> Hybrid | None:
-    # A folder's name may have a plus too: the first place that makes two names of it counts.
+    # A folder's name may contain a plus, too: the first split that gives two methods counts.
     for plus in re.finditer(r"\+", names):
         first, second = _parsed(names[: plus.start()]), _parsed(names[plus.end() :])
         if first is not None and second is not None:
@@ -70,27 +67,16 @@ def _hybrid(names: str, constant: int) -> Hybrid | None:
 
 
 class ChunkIndex:
-    """A retriever over chunks in memory, for a few documents at hand."""
+    """A retriever over chunks in memory."""
 
     def __init__(self, chunks: Sequence[Chunk], method: Method | None = None) -> None:
         self.chunks = tuple(chunks)
-        """In the order in which ties are broken."""
+        """Ties are broken in this order."""
         method = method or BM25()
         self._index = method.index([method.features([chunk.text for chunk in self.chunks])])
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """Return at most `k` chunks, best first.
-
-        Args:
-            query: Any text.
-            k: How many, at least 1.
-
-        Returns:
-            The chunks and their scores; fewer, or none, where the method finds no more.
-
-        Raises:
-            OptionError: If `k` is less than 1.
-        """
+        """Return at most `k` chunks, best first."""
         if k < 1:
             raise OptionError(f"k is {k}; ask for at least 1 chunk.")
         return [Hit(self.chunks[number], score) for number, score in self._index.rank(query, k)]
