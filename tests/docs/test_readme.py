@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from univerb.lab.tables.measured import Goal
-from univerb.lab.tables.paper import paper_table
-from univerb.lab.tables.sheets import amount, reached
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
@@ -81,7 +77,6 @@ def result(name):
 def test_every_figure_comes_from_a_committed_result():
     assert table(all_speed_rows()) in README
     assert table(encoder_rows(result("encoder/phrases"))) in README
-    assert table([*goal_rows("main-wikitext-natural"), asqa_row()]) in README
     assert table(corpus_rows(result("corpus"), result("domain"), result("citations"))) in README
 
 
@@ -152,31 +147,6 @@ def encoder_rows(report):
             " / ".join(f"{one['steps_per_token']:.2f}" for one in others),
         ),
     ]
-
-
-def page(name):
-    path = ROOT / "docs/results" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def asqa_row():
-    """The README's figures of answers: points over the bare LM."""
-    run = page("asqa")["run"]
-    paper = {row.name: row.values for row in paper_table("asqa").rows}
-    ours = {row["name"]: row["cells"] for row in run["rows"]}
-    names = ("Citation_rec", "Citation_prec")
-    gained = [ours["n-gram phrases"][n]["value"] - ours["bare LM"][n]["value"] for n in names]
-    theirs = [paper["w/ n-grams"][n] - paper["TinyLlama"][n] for n in names]
-    figures, others = ("; ".join(f"{own:+.1f}" for own in both) for both in (gained, theirs))
-    what = f"ASQA, {run['setup']['n']} questions, n-grams: citation recall; precision"
-    return f"{what} (paper: {others} points)", f"{figures} points"
-
-
-def goal_rows(name):
-    """The README's figures of a table of the paper, as its page has them."""
-    run = page(name)["run"]
-    goals = [Goal(**own) for own in run["goals"] if own["system"] == "univerb (default)"]
-    return [(f"{own.measure} (paper: {amount(own.paper, own)})", reached(own)) for own in goals]
 
 
 def all_speed_rows():

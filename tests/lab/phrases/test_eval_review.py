@@ -15,7 +15,6 @@ from univerb.lab.phrases.reading import Reading
 from univerb.lab.phrases.run import PhrasesReport, Protocol, evaluate_phrases
 from univerb.lab.phrases.true_text import TrueText, true_text
 from univerb.lab.phrases.writing import standard_ways
-from univerb.lab.protocols.cache import ResultCache
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -101,30 +100,9 @@ def test_masked_candidates_never_fire(lm):
     assert found.profile.fired == found.sampled == 0 and found.starts > 0
 
 
-def test_every_cut_of_the_cache_is_mended(tmp_path):
-    whole = ResultCache(tmp_path, "k")
-    for number in range(3):
-        whole.put(f"dé {number}", "m", {"value": number / 3})
-    content = (tmp_path / "documents-k.jsonl").read_bytes()
-    for size in range(len(content) + 1):
-        (tmp_path / "documents-k.jsonl").write_bytes(content[:size])
-        cut_short = ResultCache(tmp_path, "k")
-        for number in range(3):
-            if cut_short.get(f"dé {number}", "m") is None:
-                cut_short.put(f"dé {number}", "m", {"value": number / 3})
-        again = ResultCache(tmp_path, "k")
-        assert [again.get(f"dé {n}", "m") for n in range(3)] == [{"value": n / 3} for n in range(3)]
-
-
-def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path):
-    cache = ResultCache(tmp_path / "gone", "k")
-    with pytest.raises(OptionError, match=r"documents-k.jsonl.*cannot be written"):
-        cache.put("d", "m", {})
-
-
 def test_results_of_another_version_are_not_used(lm, tmp_path, monkeypatch):
     evaluate_phrases(lm, [LEASE], None, SMALL, folder=tmp_path)
-    monkeypatch.setattr("univerb.lab.protocols.cache.__version__", "0.0.0")
+    monkeypatch.setattr("univerb.lab.protocols.result_cache.__version__", "0.0.0")
     evaluate_phrases(lm, [LEASE], None, SMALL, folder=tmp_path)
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 

@@ -1,4 +1,4 @@
-"""The ASQA table of a run: rows beside the paper's, what is said about it, and killed runs."""
+"""The ASQA table: rows beside the paper's, what is noted about it, and killed runs."""
 
 import json
 import re
@@ -9,16 +9,15 @@ import pytest
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.judging.entailment import Entailment, Scorer
-from univerb.lab.protocols.asqa import SYSTEMS, AsqaProtocol
-from univerb.lab.protocols.asqa_table import asqa_run
-from univerb.lab.tables.comparison import compare
-from univerb.lab.tables.measured import read_run, run_to_dict
+from univerb.lab.protocols.asqa_answers import SYSTEMS, AsqaProtocol
+from univerb.lab.protocols.asqa_table import asqa_table
 from univerb.lab.tables.paper import paper_table
-from univerb.lab.tables.rendering import latex, markdown, to_json
+from univerb.lab.tables.paper_comparison import compare_with_paper
+from univerb.lab.tables.table_report import Report
 from univerb.modeling.dynamic import DynamicLM
 
-HOW = AsqaProtocol(
-    parser="rules", decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 16}
+PROTOCOL = AsqaProtocol(
+    parser="rules", decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12}
 )
 
 
@@ -34,6 +33,15 @@ class Lexical(Entailment):
         ]
 
 
+class Reader:
+    """Always gives the same answer."""
+
+    name = "always"
+
+    def answers(self, questions):
+        return ["First Day!" for _ in questions]
+
+
 def make_lm(seed: int = 0) -> DynamicLM:
     model = make_llama(seed=seed)
     model.config.max_position_embeddings = 4096
@@ -47,8 +55,8 @@ def lm() -> DynamicLM:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> Path:
-    """Three questions, in ALCE's shape."""
-    items = [
+    """Three questions, in ALCE's format."""
+    questions = [
         {
             "question": f"When shall tenant {number} pay the rent?",
             "qa_pairs": [{"question": "When?", "short_answers": ["the tenant", "first day"]}],
@@ -62,115 +70,95 @@ def path(tmp_path_factory) -> Path:
         for number in range(3)
     ]
     file = tmp_path_factory.mktemp("asqa") / "questions.json"
-    file.write_text(json.dumps(items))
+    file.write_text(json.dumps(questions))
     return file
 
 
 @pytest.fixture(scope="module")
-def run(lm, path):
-    return asqa_run(lm, path, Lexical(), protocol=HOW, limit=2)
+def result(lm, path):
+    return asqa_table(lm, path, Lexical(), protocol=PROTOCOL, limit=2)
 
 
-def test_rows_stand_beside_the_papers(run):
-    table = paper_table("asqa")
-    comparison = compare(run, table)
-    beside = {row.name: (row.section, row.stands_for) for row in comparison.rows}
-    assert beside == {
+def test_rows_stand_beside_the_papers(result):
+    comparison = compare_with_paper(result, paper_table("asqa"))
+    assert {row.name: (row.section, row.paper_row) for row in comparison.rows} == {
         "bare LM": ("", "TinyLlama"),
         "n-gram phrases": ("Ours", "w/ n-grams"),
         "parsed phrases": ("Ours", "w/ parsing"),
         "without phrases": ("Ours", "w/o phrases"),
-        "n-gram phrases, inline": ("Ours", "w/ n-grams"),
-        "parsed phrases, inline": ("Ours", "w/ parsing"),
     }
-    bare = next(line for line in comparison.lines if line.row == "bare LM")
-    assert bare.paper == 0.62 and bare.standing == "no"
+    bare = next(cell for cell in comparison.cells if cell.row == "bare LM")
+    assert bare.paper == 0.62 and bare.comparability == "no"
     assert any("NLI: lexical here" in reason for reason in comparison.reasons)
     assert any("data: asqa, questions here" in reason for reason in comparison.reasons)
-    assert "QA-EM" not in run.rows[0].cells and "str-EM" in run.rows[0].cells
-    assert run.rows[0].cells["Phrase share"].value == 0.0
-    assert run.rows[1].cells["Phrase share"].value > 50.0
-    for text in (markdown(comparison), latex(comparison)):
+    assert "QA-EM" not in result.rows[0].cells and "str-EM" in result.rows[0].cells
+    assert result.rows[0].cells["Phrase share"].value == 0.0
+    assert result.rows[1].cells["Phrase share"].value > 50.0
+    report = Report("asqa", comparison)
+    for text in (report.markdown(), report.latex()):
         assert "SNLI test 61.2" in text
-    assert read_run(to_json(comparison)) == run
 
 
-def test_the_run_says_what_it_was_made_with(run):
-    setup = run.setup
-    assert (setup.n, setup.documents, setup.shots, setup.budget) == (2, 3, 1, 16)
+def test_the_table_says_what_it_was_made_with(result):
+    setup = result.setup
+    assert (setup.n, setup.documents, setup.shots, setup.budget) == (2, 3, 1, 12)
     assert (setup.nli, setup.reader, setup.training) == ("lexical", "", "none")
-    notes = "\n".join(run.notes)
+    notes = "\n".join(result.notes)
     assert "NLI lexical (SNLI test 61.2 %, WiCE test 70.0 %)" in notes
     assert "The LM is frozen" in notes
-    assert run.facts["sentences"] == "pysbd" and "rules" in run.facts["phrases"]
+    assert result.facts["sentences"] == "pysbd" and "rules" in result.facts["phrases"]
 
 
-def test_differences_to_the_bare_lm_are_those_of_the_table(run):
-    cells = {row.name: row.cells for row in run.rows}
+def test_differences_to_the_bare_lm_are_those_of_the_table(result):
+    cells = {row.name: row.cells for row in result.rows}
     found = re.search(
         r"n-gram phrases minus bare LM, with 90% intervals .*?: Citation_rec (\S+) \((\S+) to "
         r"(\S+)\), Citation_prec (\S+) .* Rouge-L \S+ .* str-EM (\S+) \(",
-        "\n".join(run.notes),
+        "\n".join(result.notes),
     )
     assert found
     recall, low, high, precision, exact = map(float, found.groups())
     for value, name in ((recall, "Citation_rec"), (precision, "Citation_prec"), (exact, "str-EM")):
-        own, bare = cells["n-gram phrases"][name].value, cells["bare LM"][name].value
-        assert value == pytest.approx(own - bare, abs=0.006)
+        ours, bare = cells["n-gram phrases"][name].value, cells["bare LM"][name].value
+        assert value == pytest.approx(ours - bare, abs=0.006)
     assert low <= recall <= high
 
 
 def test_a_reader_fills_the_columns_of_the_paper(lm, path):
-    def reader(questions, context):
-        return ["First Day!" for _ in questions]
-
-    given = {"protocol": HOW, "limit": 1, "systems": SYSTEMS[:1]}
-    run = asqa_run(lm, path, Lexical(), reader=reader, reader_name="always", **given)
-    [row] = run.rows
+    result = asqa_table(
+        lm, path, Lexical(), reader=Reader(), protocol=PROTOCOL, limit=1, systems=SYSTEMS[:1]
+    )
+    [row] = result.rows
     assert (row.cells["QA-EM"].value, row.cells["QA-F1"].value) == (100.0, 100.0)
-    assert run.setup.reader == "always"
-    with pytest.raises(OptionError, match="come together"):
-        asqa_run(lm, path, Lexical(), reader=reader, **given)
+    assert result.setup.reader == "always"
 
 
 def test_a_fine_tuned_lm_needs_the_bare_one(lm, path):
-    given = {"protocol": HOW, "limit": 1, "training": "wikitext-103"}
+    options = {"protocol": PROTOCOL, "limit": 1, "training": "wikitext-103"}
     with pytest.raises(OptionError, match="Give it as `bare`"):
-        asqa_run(lm, path, Lexical(), **given)
-    run = asqa_run(lm, path, Lexical(), bare=make_lm(5), **given)
-    bare, other = run.rows[0], run.rows[3]
+        asqa_table(lm, path, Lexical(), **options)
+    result = asqa_table(lm, path, Lexical(), bare=make_lm(5), **options)
+    bare, other = result.rows[0], result.rows[3]
     assert bare.setup and bare.setup.training == "none" and other.setup is None
     assert bare.cells != other.cells
-    assert not any("frozen" in note for note in run.notes)
-
-
-def test_a_limit_beyond_the_file_takes_all(lm, path):
-    seen = []
-    run = asqa_run(
-        lm, path, Lexical(), protocol=HOW, limit=99, progress=lambda *own: seen.append(own)
-    )
-    assert run.setup.n == 3
-    # Three answers of each question are written, six are judged.
-    assert seen == [(done, 27) for done in range(1, 28)]
+    assert not any("frozen" in note for note in result.notes)
 
 
 def test_a_missing_file_is_said(lm, tmp_path):
     with pytest.raises(DocumentError, match="there is no file"):
-        asqa_run(lm, tmp_path / "none.json.gz", Lexical())
+        asqa_table(lm, tmp_path / "none.json.gz", Lexical())
 
 
-def test_killed_at_any_point_a_run_ends_with_the_same_table(lm, path, tmp_path):
-    given = {"protocol": HOW, "limit": 2, "systems": SYSTEMS[:4]}
-    expected = run_to_dict(asqa_run(lm, path, Lexical(), **given))
-    for point in range(1, 15):
+def test_killed_at_any_point_a_run_ends_with_the_same_table(lm, path, result, tmp_path):
+    """Six answers are generated, eight are scored."""
+    for point in (1, 6, 7, 14):
 
         def kill(done, total, point=point):
             assert total == 14
             if done == point:
                 raise KeyboardInterrupt
 
-        folder = tmp_path / str(point)
+        options = {"protocol": PROTOCOL, "limit": 2, "folder": tmp_path / str(point)}
         with pytest.raises(KeyboardInterrupt):
-            asqa_run(lm, path, Lexical(), progress=kill, folder=folder, **given)
-        again = asqa_run(lm, path, Lexical(), folder=folder, **given)
-        assert run_to_dict(again) == expected
+            asqa_table(lm, path, Lexical(), progress=kill, **options)
+        assert asqa_table(lm, path, Lexical(), **options) == result

@@ -1,4 +1,4 @@
-"""Texts cut after their prefix: which ones, in which order, and what is kept out of indexes."""
+"""Texts cut after their prefix: which ones, in which order, and what is held out of indexes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from univerb.lab.protocols.passages import (
     TEST_SETS,
     WIKITEXT,
     detokenised,
-    is_kept_out,
+    is_held_out,
     read_passages,
 )
 from univerb.modeling.dynamic import DynamicLM
@@ -64,16 +64,16 @@ def test_natural_text_has_no_removed_words_and_no_spaces_before_stops(tokenizer,
         assert " ." not in text
 
 
-def test_acts_are_those_that_are_kept_out(tokenizer, data):
+def test_acts_are_those_that_are_held_out(tokenizer, data):
     acts = read_documents(data / "law/eurlex.jsonl.gz")
-    out = {act.name for act in acts if is_kept_out(act.name)}
+    out = {act.name for act in acts if is_held_out(act.name)}
     assert 0 < len(out) < len(acts) / 3
     found = read_passages(ACTS, data, tokenizer, 1000)
     assert {own.name.rsplit(" ", 1)[0] for own in found} == out
 
 
-def test_only_acts_are_kept_out():
-    assert not any(is_kept_out(f"lease-{number}.txt") for number in range(200))
+def test_only_acts_are_held_out():
+    assert not any(is_held_out(f"lease-{number}.txt") for number in range(200))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from math import prod
 import pytest
 
 from univerb.errors import OptionError
-from univerb.lab.tables.measured import Setup
-from univerb.lab.tables.paper import COLUMNS, paper_table, paper_tables
+from univerb.lab.tables.paper import paper_columns, paper_table, paper_tables, table_names
+from univerb.lab.tables.table_results import Setup
 
 # Rows, and the sum of each column: added up from the LaTeX source of the paper.
 SUMS = {
@@ -147,7 +147,7 @@ def test_baselines():
 
 def test_every_need_is_a_field_of_a_setup():
     known = {own.name for own in fields(Setup)}
-    for column in COLUMNS.values():
+    for column in paper_columns().values():
         assert set(column.needs) <= known
     for table in paper_tables():
         for row in table.rows:
@@ -163,7 +163,7 @@ def test_row_needs_go_before_table_needs():
 
 
 def test_directions():
-    better = {name: column.better for name, column in COLUMNS.items()}
+    better = {name: column.better for name, column in paper_columns().items()}
     assert {name for name, way in better.items() if not way} == {"No Prefer"}
     lower = {"Rep-2", "Rep-3", "Rep-4", "Latency", "PPL", "NSL", "Worse"}
     lower |= {"FLOPS", "Avg Tokens", "Memory", "Extra memory", "Extra compute"}
@@ -194,3 +194,10 @@ def test_inconsistencies_are_told():
         ("compression", "NLS"),
     ]:
         assert words in told[name]
+
+
+def test_tables_are_asked_for_by_name_and_number():
+    assert table_names(["all"]) == [table.name for table in paper_tables()]
+    assert table_names(["table6", "main", "main"]) == ["main", "lawmt"]
+    with pytest.raises(OptionError, match="Did you mean 'main'"):
+        table_names(["mian"])

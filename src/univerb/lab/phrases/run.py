@@ -41,7 +41,7 @@ from univerb.lab.phrases.writing import (
     pool_writing,
     write,
 )
-from univerb.lab.protocols.cache import ResultCache, results_key
+from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import Key
 from univerb.phrase import Document

@@ -1,6 +1,6 @@
-"""The paper's ASQA table, filled by a run: answers with citations over three documents."""
+"""The paper's ASQA table: answers with citations over three documents."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,57 +10,56 @@ from univerb._version import __version__
 from univerb.documents.sentences import splitter_named
 from univerb.errors import OptionError
 from univerb.lab.judging.entailment import Entailment
-from univerb.lab.protocols.asqa import (
+from univerb.lab.protocols.asqa_answers import (
     BARE,
     SYSTEMS,
     WITHOUT,
+    AnswerRunner,
+    AnswerSystem,
     AsqaProtocol,
-    System,
-    answer_all,
-    read_items,
-    voices,
+    Progress,
 )
-from univerb.lab.protocols.asqa_scores import (
+from univerb.lab.protocols.asqa_questions import read_questions
+from univerb.lab.protocols.asqa_scoring import (
+    LEVEL,
+    AnswerReader,
     Judges,
-    Reader,
     SystemScores,
     difference,
     score_all,
 )
-from univerb.lab.tables.measured import Measured, Run, RunRow, Setup
 from univerb.lab.tables.paper import Column
+from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
 from univerb.modeling.dynamic import DynamicLM
 
 ALCE_FILE = "asqa_eval_gtr_top100"
-"""The questions and passages that the paper uses; others are another data set."""
-LEVEL = 0.9
-"""How sure intervals are."""
+"""The questions and documents that the paper uses; others are another data set."""
+SPLITTER = "pysbd"
+"""Splits answers into sentences. ALCE uses NLTK's, which needs data that not every machine has."""
 COMPARED = ("Citation_rec", "Citation_prec", "QA-EM", "QA-F1", "Rouge-L", "str-EM")
-"""Measures whose differences to the bare LM are told."""
+"""Measures whose differences to the bare LM are noted."""
 EXTRA = (
     Column("str-EM", better="higher"),
     Column("Words", decimals=1),
     Column("Cited sentences", "Cited sentences (%)", decimals=1),
     Column("Phrase share", "Phrase share (%)", decimals=1),
 )
-_OURS = {"ngrams": "w/ n-grams", "parsed": "w/ parsing", "none": "w/o phrases"}
+_PAPER_ROWS = {"ngrams": "w/ n-grams", "parsed": "w/ parsing", "none": "w/o phrases"}
 _FROZEN = (
     f"The LM is frozen, so `{WITHOUT.name}` is the text of the `{BARE.name}`, not that of a "
     "fine-tuned LM as in the paper; only its markers stand elsewhere."
 )
-_MARKERS = (
-    f"`{BARE.name}` is judged as it typed its markers. Elsewhere they stand at the end of the "
+_NOTES = (
+    f"`{BARE.name}` is scored with its markers as typed. Elsewhere they stand at the end of the "
     "sentence, each once, at most three and only numbers of documents that exist, together with "
-    "those of copied phrases; `inline` puts them behind each phrase."
-)
-_SENTENCES = (
+    "those of copied phrases.",
     "Sentences are not NLTK's, as ALCE's are; a marker behind a full stop counts for the sentence "
-    "that ends there."
+    "that ends there.",
+    "Rouge-L is the median of bootstrap means, as rouge-score gives it.",
 )
-_ROUGE = "Rouge-L is the middle of bootstrap means, as rouge-score gives it."
 
 
-def asqa_run(
+def asqa_table(
     lm: DynamicLM,
     path: Path,
     nli: Entailment,
@@ -69,151 +68,120 @@ def asqa_run(
     protocol: AsqaProtocol | None = None,
     bare: DynamicLM | None = None,
     training: str = "none",
-    reader: Reader | None = None,
-    reader_name: str = "",
-    sentences: str = "pysbd",
-    systems: Sequence[System] = SYSTEMS,
+    reader: AnswerReader | None = None,
+    systems: Sequence[AnswerSystem] = SYSTEMS,
     folder: Path | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> Run:
-    """Answer questions of ASQA with and without phrases, and judge the answers.
+    progress: Progress | None = None,
+) -> TableResult:
+    """Answer questions of ASQA with and without phrases, and score the answers.
 
     Args:
         lm: The model with its encoder and its profile.
-        path: The questions, in ALCE's shape.
-        nli: Decides whether passages support a sentence.
-        limit: At most so many questions, spread evenly over the file; None for all.
-        protocol: How they are asked.
+        path: The questions, in ALCE's format.
+        nli: Decides whether documents support a sentence.
+        limit: Maximum number of questions, spread evenly over the file; None for all.
+        protocol: The settings of prompts and answers.
         bare: The backbone before training, if `lm` was fine-tuned.
         training: What `lm` was fine-tuned on.
         reader: Finds short answers in an answer, for QA-EM and QA-F1.
-        reader_name: Who that is.
-        sentences: What splits answers into sentences: `pysbd`, `rules` or `spacy`. ALCE's own, of
-            NLTK, needs data that is not on every machine.
-        systems: Who answers.
-        folder: Keep answers here as they come: a run that was killed goes on.
-        progress: Is told how many answers are written or judged, of how many.
+        systems: The systems that answer.
+        folder: Answers are kept here as they come: a run that was killed continues.
+        progress: Called with the number of answers that are generated or scored, and of all.
 
     Returns:
-        The figures, for the paper's table `asqa`.
+        The measurements.
 
     Raises:
-        OptionError: If the bare LM or the reader's name is missing.
+        OptionError: If the bare LM is missing.
     """
-    _check(lm, bare, training, reader, reader_name)
-    how, told = protocol or AsqaProtocol(), progress or (lambda done, total: None)
-    judges = Judges(nli, splitter_named(sentences), reader)
-    items = read_items(path, limit, how.documents)
-    written = len(items) * len(voices(systems, bare is not None))
-    whole = written + len(items) * len(systems)
-    replies = answer_all(
-        lm,
-        items,
-        how,
-        bare=bare,
-        systems=systems,
-        folder=folder,
-        progress=lambda done, _: told(done, whole),
-    )
-    scores = score_all(items, replies, systems, judges, lambda done, _: told(written + done, whole))
-    setup = replace(
-        _setup(lm, how, nli, training),
-        data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
-        n=len(items),
-        reader=reader_name,
-    )
-    return Run(
-        setup=setup,
-        rows=tuple(_row(own, setup, how) for own in scores),
-        extra=EXTRA,
-        notes=tuple(_notes(scores, nli, is_frozen=bare is None)),
-        facts=_facts(lm, how, nli) | {"sentences": sentences},
-    )
-
-
-def _check(
-    lm: DynamicLM,
-    bare: DynamicLM | None,
-    training: str,
-    reader: Reader | None,
-    reader_name: str,
-) -> None:
     if bare is None and (lm.adapter or training != "none"):
         raise OptionError(
             f"{lm.name!r} was fine-tuned, so the bare LM is another model. Give it as `bare`."
         )
-    if (reader is None) == bool(reader_name):
-        raise OptionError("a reader and its name come together. Give `reader` and `reader_name`.")
-
-
-def _setup(lm: DynamicLM, how: AsqaProtocol, nli: Entailment, training: str) -> Setup:
-    return Setup(
+    settings, report = protocol or AsqaProtocol(), progress or (lambda done, total: None)
+    judges = Judges(nli, splitter_named(SPLITTER), reader)
+    questions = read_questions(path, limit, settings.documents)
+    runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=folder)
+    generated = len(questions) * runner.per_question
+    total = generated + len(questions) * len(systems)
+    answers = runner.run(questions, lambda done, _: report(done, total))
+    scores = score_all(
+        questions, answers, systems, judges, lambda done, _: report(generated + done, total)
+    )
+    setup = Setup(
         model=lm.model.name_or_path or lm.name,
-        data="asqa",
-        n=0,
-        seed=how.resolved.seed,
+        data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
+        n=len(questions),
+        seed=settings.config.seed,
         threads=torch.get_num_threads(),
         timed="",
         training=training,
         encoder=lm.name,
-        documents=how.documents,
-        shots=how.shots,
-        budget=how.resolved.max_tokens,
+        documents=settings.documents,
+        shots=settings.shots,
+        budget=settings.config.max_tokens,
         device=str(lm.model.device),
         nli=nli.about.name,
+        reader=reader.name if reader else "",
+    )
+    return TableResult(
+        setup=setup,
+        rows=tuple(_row(each, setup, settings) for each in scores),
+        extra=EXTRA,
+        notes=tuple(_notes(scores, nli, is_frozen=bare is None)),
+        facts=_facts(lm, settings, nli),
     )
 
 
-def _row(own: SystemScores, setup: Setup, how: AsqaProtocol) -> RunRow:
-    decoding = how.resolved
-    is_bare = own.system.is_bare
-    # What the bare LM has not been, the run's model may have been.
-    apart = replace(setup, training="none") if is_bare and setup.training != "none" else None
-    return RunRow(
-        name=own.system.name,
-        cells={name: Measured(value) for name, value in own.means(setup.seed).items()},
-        stands_for="TinyLlama" if is_bare else _OURS[own.system.phrases],
-        section="" if is_bare else "Ours",
-        decoding="nucleus" if decoding.temperature else "greedy",
-        setup=apart,
+def _row(scores: SystemScores, setup: Setup, protocol: AsqaProtocol) -> SystemRow:
+    system = scores.system
+    # The run's model may have been trained, the bare LM was not.
+    untrained = replace(setup, training="none") if setup.training != "none" else None
+    return SystemRow(
+        name=system.name,
+        cells={name: Measurement(value) for name, value in scores.means(setup.seed).items()},
+        paper_row="TinyLlama" if system.is_bare else _PAPER_ROWS[system.phrases],
+        section="" if system.is_bare else "Ours",
+        decoding="nucleus" if protocol.config.temperature else "greedy",
+        setup=untrained if system.is_bare else None,
     )
 
 
 def _notes(scores: Sequence[SystemScores], nli: Entailment, *, is_frozen: bool) -> Iterator[str]:
     yield f"Citations are judged by {nli.about}."
-    yield _MARKERS
+    yield from _NOTES
     if is_frozen:
         yield _FROZEN
-    yield _SENTENCES
-    yield _ROUGE
-    bare = next((own for own in scores if own.system.is_bare), None)
-    for own in scores:
-        if own.empty:
-            count = f"{own.empty} of {len(own.each)} answers are empty"
-            yield f"{own.system.name}: {count}; citation scores leave them out, as ALCE's do."
-        if bare and own is not bare:
+    bare = next((each for each in scores if each.system.is_bare), None)
+    for each in scores:
+        name = each.system.name
+        if each.empty:
+            count = f"{each.empty} of {len(each.answers)} answers are empty"
+            yield f"{name}: {count}; citation scores leave them out, as ALCE's do."
+        if bare and each is not bare:
             yield (
-                f"{own.system.name} minus {bare.system.name}, with {LEVEL:.0%} intervals of a "
-                f"paired bootstrap over questions: {', '.join(_differences(own, bare))}."
+                f"{name} minus {bare.system.name}, with {LEVEL:.0%} intervals of a paired "
+                f"bootstrap over questions: {', '.join(_differences(each, bare))}."
             )
 
 
-def _differences(own: SystemScores, bare: SystemScores) -> Iterator[str]:
+def _differences(scores: SystemScores, bare: SystemScores) -> Iterator[str]:
     for name in COMPARED:
-        ours, theirs = own.values(name), bare.values(name)
-        if any(one is not None for one in ours) and any(one is not None for one in theirs):
-            value, low, high = difference(ours, theirs, LEVEL)
+        ours, theirs = scores.values(name), bare.values(name)
+        if {*ours} - {None} and {*theirs} - {None}:
+            value, low, high = difference(ours, theirs)
             yield f"{name} {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def _facts(lm: DynamicLM, how: AsqaProtocol, nli: Entailment) -> dict[str, str]:
-    shape = {None: "chat template if there is one", True: "chat template", False: "plain"}
-    options = {**how.decoding, "cite": how.cite, "encode_marker": how.encode_marker}
+def _facts(lm: DynamicLM, protocol: AsqaProtocol, nli: Entailment) -> dict[str, str]:
+    prompt = {None: "chat template if there is one", True: "chat template", False: "plain"}
+    options = {**protocol.decoding, "cite": protocol.cite, "encode_marker": protocol.encode_marker}
     return {
         "univerb": __version__,
         "NLI": f"{nli.about}, entailed from {nli.about.threshold:g} on",
-        "prompt": shape[how.chat],
-        "phrases": f"n-grams of 2-8 tokens; parsed by {how.parser}",
+        "prompt": prompt[protocol.chat],
+        "phrases": f"n-grams of 2-8 tokens; parsed by {protocol.parser}",
+        "sentences": SPLITTER,
         "options": ", ".join(f"{name} {value}" for name, value in options.items()),
         "profile": ", ".join(f"{name} {value}" for name, value in lm.profile.model_dump().items()),
     }

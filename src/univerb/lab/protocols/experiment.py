@@ -1,7 +1,8 @@
-"""What every recipe needs: a model, a scorer, the data, and what was measured before.
+"""What every table needs: a model, a scorer, the data, and what was measured before.
 
-Texts, scores and timings are kept below one folder as they come, in files named after all that
-they depend on: a run that was stopped goes on, and tables that share texts write them once.
+Texts, scores and timings are kept below one folder as they come, in files named after everything
+that they depend on: a run that was stopped continues, and tables that share texts generate them
+once.
 """
 
 import json
@@ -15,39 +16,45 @@ import torch
 
 from univerb.corpus.corpus import Corpus
 from univerb.errors import DocumentError, OptionError
+from univerb.files import atomic_write
 from univerb.lab.data import describe_corpus
 from univerb.lab.metrics.latency import Latency, latency
-from univerb.lab.protocols.cache import ResultCache, results_key
-from univerb.lab.protocols.continuations import GREEDY, Desk, Job, Task, Text
-from univerb.lab.protocols.pace import Pacer
+from univerb.lab.protocols.generation_runner import (
+    GREEDY,
+    GeneratedText,
+    GenerationJob,
+    GenerationRunner,
+    GenerationTask,
+)
+from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.passages import (
     ACTS,
     PREFIX,
     TEST_SETS,
     Passage,
-    is_kept_out,
+    is_held_out,
     read_passages,
 )
-from univerb.lab.protocols.quality import Assessor, Quality
-from univerb.lab.protocols.scorers import TextScorer
-from univerb.lab.tables.measured import Setup
+from univerb.lab.protocols.result_cache import ResultCache, results_key
+from univerb.lab.protocols.system_latency import LatencyTimer
+from univerb.lab.protocols.text_quality import QualityMeter, TextQuality
+from univerb.lab.tables.table_results import Setup
 from univerb.modeling.dynamic import DynamicLM
 
-Tell = Callable[[str, int, int], None]
-"""Told the stage, how much of it is done, and of how much."""
+StageProgress = Callable[[str, int, int], None]
+"""Called with a stage, how much of it is done, and of how much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Numbers of passages."""
 
     greedy: int = 200
-    """Passages."""
     nucleus: int = 200
     timed: int = 20
-    """Passages that are also written one at a time, with a clock."""
+    """Passages that are also generated one at a time, with a clock."""
     uncached: int = 2
-    """Passages of these that are timed without a cache, too."""
+    """Timed passages that are timed without a KV cache, too."""
 
     def of(self, decoding: str) -> int:
         """Return the number of passages for a decoding."""
@@ -55,20 +62,17 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SystemMeasurements:
     """What was measured of one system on one test set."""
 
-    passages: list[Passage]
-    texts: list[Text]
-    quality: Quality
+    texts: list[GeneratedText]
+    quality: TextQuality
     latency: Latency | None
-    single: Latency | None = None
-    """The same with weights in single precision, as the LM without phrases has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lab:
-    """A model at hand, and how it is measured."""
+class Experiment:
+    """A model, and the settings of its measurement."""
 
     lm: DynamicLM
     scorer: TextScorer
@@ -77,87 +81,82 @@ class Lab:
     open_corpus: Callable[[str], Corpus | None]
     """Opens `wiki` or `law`, or builds it."""
     folder: Path
-    """Keeps texts and figures."""
+    """Keeps texts and measurements."""
     sizes: Sizes = Sizes()
-    task: Task = Task()
+    task: GenerationTask = GenerationTask()
     k: int | None = None
-    """Chunks that a prefix retrieves; by default as many as the paper takes for the test set."""
+    """Chunks to retrieve for a prefix; by default the paper's number for the test set."""
     training: str = "none"
     """What the LM was fine-tuned on."""
-    tell: Tell = lambda stage, done, total: None
+    progress: StageProgress = lambda stage, done, total: None
     facts: dict[str, str] = field(default_factory=dict)
     """To print in every table."""
-    _benches: dict[str, "Bench"] = field(default_factory=dict, init=False)
+    _runs: dict[str, "TestSetRun"] = field(default_factory=dict, init=False)
 
-    def bench(self, test_set: str) -> "Bench":
+    def on(self, test_set: str) -> "TestSetRun":
         """Return the measurements on a test set, made once."""
-        if test_set not in self._benches:
-            self._benches[test_set] = Bench(self, test_set)
-        return self._benches[test_set]
+        if test_set not in self._runs:
+            self._runs[test_set] = TestSetRun(self, test_set)
+        return self._runs[test_set]
 
 
-class Bench:
+class TestSetRun:
     """One test set, and everything that is measured on it."""
 
-    def __init__(self, lab: Lab, name: str) -> None:
-        self._lab, self.name, self.about = lab, name, TEST_SETS[name]
-        most = max(lab.sizes.greedy, lab.sizes.nucleus)
-        self._all = read_passages(name, lab.data, lab.lm.tokenizer, most)
-        self.corpus = lab.open_corpus(self.about.corpus)
+    __test__ = False
+    """Not a test, whatever pytest thinks of its name."""
+
+    def __init__(self, experiment: Experiment, name: str) -> None:
+        self._experiment, self.name, self.test_set = experiment, name, TEST_SETS[name]
+        lm, limit = experiment.lm, max(experiment.sizes.greedy, experiment.sizes.nucleus)
+        self._passages = read_passages(name, experiment.data, lm.tokenizer, limit)
+        self.corpus = experiment.open_corpus(self.test_set.corpus)
         if name == ACTS and self.corpus:
-            check_kept_out(self.corpus)
-        self._task = replace(lab.task, k=lab.k or self.about.k)
+            check_held_out(self.corpus)
+        self._task = replace(experiment.task, k=experiment.k or self.test_set.k)
         protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
-        self._cache = ResultCache(lab.folder, results_key(lab.lm, self.corpus, protocol))
-        self._desk = Desk(lab.lm, self.corpus, self._task, self._cache)
+        self._cache = ResultCache(experiment.folder, results_key(lm, self.corpus, protocol))
+        self._runner = GenerationRunner(lm, self.corpus, self._task, self._cache)
 
     def passages(self, decoding: str) -> list[Passage]:
         """Return the passages for a decoding."""
-        return self._all[: self._lab.sizes.of(decoding)]
+        return self._passages[: self._experiment.sizes.of(decoding)]
 
-    def write(self, jobs: Sequence[Job], limit: int | None = None) -> list[list[Text]]:
-        """Have systems write, those of one decoding together.
+    def generate(
+        self, jobs: Sequence[GenerationJob], limit: int | None = None
+    ) -> list[list[GeneratedText]]:
+        """Return the texts of each job; those of one decoding are generated together.
 
         Args:
-            jobs: Who writes, and how.
-            limit: Fewer passages than the lab's sizes say.
+            jobs: Systems with their decodings.
+            limit: At most this number of passages.
 
         Returns:
-            The texts of each job.
+            The texts, in the order of the jobs.
         """
-        found: dict[int, list[Text]] = {}
+        texts: dict[str, list[GeneratedText]] = {}
         for decoding in dict.fromkeys(job.decoding for job in jobs):
-            places = [place for place, job in enumerate(jobs) if job.decoding == decoding]
-            own = [jobs[place] for place in places]
+            together = [job for job in jobs if job.decoding == decoding]
             passages = self.passages(decoding)[:limit]
-            texts = self._desk.write(passages, own, self._stage(f"write, {decoding}"))
-            found |= dict(zip(places, texts, strict=True))
-        return [found[place] for place in range(len(jobs))]
+            progress = self._stage(f"generate, {decoding}")
+            generated = self._runner.generate(passages, together, progress)
+            texts |= {job.key: new for job, new in zip(together, generated, strict=True)}
+        return [texts[job.key] for job in jobs]
 
-    def measure(self, jobs: Sequence[Job]) -> list[Figures]:
-        """Have systems write, and measure the texts.
+    def measure(self, jobs: Sequence[GenerationJob]) -> list[SystemMeasurements]:
+        """Generate and measure the texts of each job."""
+        all_texts, latencies = self.generate(jobs), self._latencies(jobs)
+        measured = []
+        for job, texts, seconds in zip(jobs, all_texts, latencies, strict=True):
+            quality = self._meter.measure(self.passages(job.decoding), texts)
+            measured.append(SystemMeasurements(texts, quality, seconds))
+            self._export(job, texts)
+        return measured
 
-        Args:
-            jobs: Who writes, and how.
-
-        Returns:
-            The figures of each job.
-        """
-        texts = self.write(jobs)
-        timed = self._timed(jobs)
-        found = []
-        for job, own in zip(jobs, texts, strict=True):
-            passages = self.passages(job.decoding)
-            quality = self._assessor.assess(passages, own)
-            pace, single = timed.get(job.label), timed.get(_in_single(job).label)
-            found.append(Figures(passages, own, quality, pace, single))
-            self._lay_out(job, own)
-        return found
-
-    def _lay_out(self, job: Job, texts: Sequence[Text]) -> None:
-        """Write texts where people and `univerb lab judge` can read them."""
-        decode = self._lab.lm.tokenizer.decode
-        lines = (
+    def _export(self, job: GenerationJob, texts: Sequence[GeneratedText]) -> None:
+        """Write texts where people and judges can read them."""
+        decode = self._experiment.lm.tokenizer.decode
+        rows = (
             {
                 "prompt": decode(passage.prefix),
                 "text": text.text,
@@ -165,98 +164,85 @@ class Bench:
                 "units": text.units,
                 "phrase_lengths": text.phrase_lengths,
             }
-            for passage, text in zip(self._all, texts, strict=False)
+            for passage, text in zip(self._passages, texts, strict=False)
         )
-        folder = self._lab.folder.parent / "texts"
-        name = f"{self.name}, {job.writer.name}, {job.decoding}".replace(" ", "_")
-        content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        folder = self._experiment.folder.parent / "texts"
+        name = f"{self.name}, {job.system.name}, {job.decoding}".replace(" ", "_")
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
+            atomic_write(folder / f"{name}.jsonl", content)
         except OSError as error:
             raise OptionError(
                 f"texts cannot be written to {str(folder)!r}: {error.strerror}. Name another --out."
             ) from error
 
-    def _timed(self, jobs: Sequence[Job]) -> dict[str, Latency]:
-        """Time systems as they are, and those with phrases in single precision besides."""
-        sizes = self._lab.sizes
+    def _latencies(self, jobs: Sequence[GenerationJob]) -> Sequence[Latency | None]:
+        sizes = self._experiment.sizes
         if not sizes.timed:
-            return {}
-        pacer = Pacer(self._lab.lm, self._desk, self._task, self._cache)
-        passages = self._all[: sizes.timed]
-        all_jobs = [*jobs, *(_in_single(job) for job in jobs if job.writer.has_phrases)]
-        found = pacer.time(passages, all_jobs, sizes.uncached, self._stage("time"))
-        return {job.label: latency(own) for job, own in zip(all_jobs, found, strict=True)}
+            return [None] * len(jobs)
+        timer = LatencyTimer(self._experiment.lm, self._runner, self._task, self._cache)
+        passages = self._passages[: sizes.timed]
+        timings = timer.time(passages, jobs, sizes.uncached, self._stage("time"))
+        return [latency(of_job) for of_job in timings]
 
     @cached_property
-    def _assessor(self) -> Assessor:
-        lab = self._lab
-        return Assessor(lab.scorer, lab.lm.tokenizer, self._cache, self._stage("score"))
+    def _meter(self) -> QualityMeter:
+        experiment = self._experiment
+        tokenizer, progress = experiment.lm.tokenizer, self._stage("score")
+        return QualityMeter(experiment.scorer, tokenizer, self._cache, progress)
 
     def _stage(self, name: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._lab.tell(f"{self.name}: {name}", done, total)
+        return lambda done, total: self._experiment.progress(f"{self.name}: {name}", done, total)
 
     @property
     def facts(self) -> dict[str, str]:
         """What tables print about the run and its phrases."""
         if self.corpus is None:
-            return self._lab.facts
+            return self._experiment.facts
         about = describe_corpus(self.corpus, False)
         offered = "offered are the phrases of the chunks that the corpus holds, not all n-grams"
-        return self._lab.facts | {"corpus": f"{self.about.corpus}: {about}; {offered}"}
+        return self._experiment.facts | {"corpus": f"{self.test_set.corpus}: {about}; {offered}"}
 
-    def setup(self, n: int, **more: Any) -> Setup:  # noqa: ANN401  (fields of different types)
-        """Return what figures on this test set are made with.
+    def setup(self, n: int, **changes: Any) -> Setup:  # noqa: ANN401  (fields of different types)
+        """Return the settings of measurements on this test set.
 
         Args:
-            n: Passages.
-            **more: Other fields, or other values.
+            n: Number of passages.
+            **changes: Other fields, or other values.
 
         Returns:
             The setup.
         """
-        lab, corpus = self._lab, self.corpus
-        own: dict[str, Any] = {
-            "model": lab.lm.model.name_or_path,
-            "data": self.about.about,
-            "n": n,
-            "seed": lab.task.seed,
-            "training": lab.training,
-            "threads": torch.get_num_threads(),
-            "timed": "decode",
-            "scorer": lab.scorer.name,
-            "featuriser": lab.scorer.name,
-            "encoder": lab.lm.fingerprint()[:12],
-            "retriever": corpus.manifest.settings.method if corpus else "",
-            "documents": self._task.k if corpus else None,
-            "prefix": PREFIX,
-            "budget": lab.task.max_tokens,
-            "tokenizer": lab.lm.model.name_or_path,
-            "device": str(lab.lm.model.device),
-        }
-        return Setup(**own | more)
+        experiment, corpus = self._experiment, self.corpus
+        lm, scorer = experiment.lm, experiment.scorer.name
+        setup = Setup(
+            model=lm.model.name_or_path,
+            data=self.test_set.about,
+            n=n,
+            seed=experiment.task.seed,
+            training=experiment.training,
+            threads=torch.get_num_threads(),
+            timed="decode",
+            scorer=scorer,
+            featuriser=scorer,
+            encoder=lm.fingerprint()[:12],
+            retriever=corpus.manifest.settings.method if corpus else "",
+            documents=self._task.k if corpus else None,
+            prefix=PREFIX,
+            budget=experiment.task.max_tokens,
+            tokenizer=lm.model.name_or_path,
+            device=str(lm.model.device),
+        )
+        return replace(setup, **changes)
 
 
-def _in_single(job: Job) -> Job:
-    """Return a job with the weights of the LM without phrases, which are not made smaller."""
-    options = {**job.writer.options, "weights": "single"}
-    return replace(job, writer=replace(job.writer, options=options))
-
-
-def check_kept_out(corpus: Corpus) -> None:
-    """Refuse a corpus that has the acts that passages are taken of.
-
-    Args:
-        corpus: Of law.
-
-    Raises:
-        DocumentError: If it has one.
-    """
-    known = [one["name"] for one in corpus.listed() if is_kept_out(one["name"])]
-    if known:
+def check_held_out(corpus: Corpus) -> None:
+    """Raise DocumentError if a corpus of law has acts that passages are read from."""
+    names = [document["name"] for document in corpus.listed() if is_held_out(document["name"])]
+    if names:
         raise DocumentError(
-            f"{str(corpus.folder)!r} has {len(known)} acts that passages are taken of, such as "
-            f"{known[0]!r}. Take them away with `univerb index --remove`, or leave the corpus out: "
+            f"{str(corpus.folder)!r} has {len(names)} acts that passages are read from, such as "
+            f"{names[0]!r}. Remove them with `univerb index --remove`, or leave the corpus out: "
             "one is built without them."
         )

@@ -1,13 +1,14 @@
-"""Texts cut after their first tokens: what systems go on from, and how the text goes on (METHOD D).
+"""Test sets: passages cut into a prefix, which systems continue, and its reference.
 
-Passages come in an order that does not depend on how many are taken, so that a longer run goes on
-where a shorter one stopped.
+Passages have an order that does not depend on their number, so that a longer run continues where a
+shorter one stopped (docs/method.md, Protocols).
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +18,14 @@ from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
-"""Tokens of a passage that are given."""
+"""Tokens of a prefix."""
 WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
 _ACTS_FILE = "eurlex.jsonl"
 _HEADING = " ="
 _UNKNOWN = "<unk>"
 _WORDS = 256
-"""Of a passage of an act: more than 160 tokens."""
-_FROM_AN_ACT = 4
+"""Words of a passage of an act: more than 160 tokens."""
+_PASSAGES_PER_ACT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Passage:
     """All that follows."""
 
 
-class Named(NamedTuple):
-    """A text, and what to call it."""
+class NamedText(NamedTuple):
+    """A text and its name."""
 
     name: str
     text: str
@@ -46,7 +47,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TestSet:
-    """Where passages are taken from."""
+    """Where passages are read from."""
 
     __test__ = False
     """Not a test, whatever pytest thinks of its name."""
@@ -57,23 +58,23 @@ class TestSet:
     """Below the data."""
     corpus: str
     """The corpus that phrases come from: wiki or law."""
-    read: Callable[[Path], Iterable[Named]]
+    read: Callable[[Path], Iterable[NamedText]]
     k: int = 32
-    """Chunks that the paper retrieves for a prefix."""
+    """Number of chunks that the paper retrieves for a prefix."""
 
 
-def wikitext_paragraphs(path: Path) -> Iterator[Named]:
+def wikitext_paragraphs(path: Path) -> Iterator[NamedText]:
     """Yield the paragraphs of a WikiText file as they are: spaced, with `@-@` and `<unk>`."""
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.startswith(_HEADING):
-            yield Named(f"line {number}", line.strip())
+            yield NamedText(f"line {number}", line.strip())
 
 
-def natural_paragraphs(path: Path) -> Iterator[Named]:
+def natural_paragraphs(path: Path) -> Iterator[NamedText]:
     """Yield the paragraphs of a WikiText file as natural text, but for those with removed words."""
     for name, text in wikitext_paragraphs(path):
         if _UNKNOWN not in text:
-            yield Named(name, detokenised(text))
+            yield NamedText(name, detokenised(text))
 
 
 def detokenised(text: str) -> str:
@@ -85,32 +86,25 @@ def detokenised(text: str) -> str:
     return re.sub(r" +([.,;:!?%)\]])", r"\1", text).strip()
 
 
-def law_lines(path: Path) -> Iterator[Named]:
+def law_lines(path: Path) -> Iterator[NamedText]:
     """Yield the lines of LawMT by their numbers."""
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
-            yield Named(str(number), line.strip())
+            yield NamedText(str(number), line.strip())
 
 
-def act_passages(path: Path) -> Iterator[Named]:
-    """Yield passages, some of each act that is kept out of indexes; tables of numbers are no text.
-
-    Args:
-        path: The acts.
-
-    Yields:
-        Whole sentences of 256 words at most.
-    """
+def act_passages(path: Path) -> Iterator[NamedText]:
+    """Yield some passages of whole sentences of each held-out act, without tables of numbers."""
     for act in read_documents(path):
-        if is_kept_out(act.name):
-            chunks = [own for own in chunked(act, _WORDS) if _is_prose(own.text)]
-            step = max(len(chunks) // _FROM_AN_ACT, 1)
-            for chunk in chunks[::step][:_FROM_AN_ACT]:
-                yield Named(f"{act.name} {chunk.start}", " ".join(chunk.text.split()))
+        if is_held_out(act.name):
+            chunks = [chunk for chunk in chunked(act, _WORDS) if _is_prose(chunk.text)]
+            step = max(len(chunks) // _PASSAGES_PER_ACT, 1)
+            for chunk in chunks[::step][:_PASSAGES_PER_ACT]:
+                yield NamedText(f"{act.name} {chunk.start}", " ".join(chunk.text.split()))
 
 
-def is_kept_out(name: str) -> bool:
-    """Tell of a document's name whether it is an act that is kept out of indexes: one in ten."""
+def is_held_out(name: str) -> bool:
+    """Tell by a document's name whether it is an act that no index may have: one in ten."""
     file, _, act = Path(name).name.partition("#")
     if not file.startswith(_ACTS_FILE):
         return False
@@ -118,7 +112,7 @@ def is_kept_out(name: str) -> bool:
 
 
 def _is_prose(text: str) -> bool:
-    letters = sum(letter.isalpha() or letter.isspace() for letter in text)
+    letters = sum(character.isalpha() or character.isspace() for character in text)
     return letters > 0.85 * len(text)
 
 
@@ -134,7 +128,7 @@ TEST_SETS = {
     ),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
     ACTS: TestSet(
-        "EUR-Lex acts kept out of the index", "law/eurlex.jsonl.gz", "law", act_passages, k=512
+        "EUR-Lex acts held out of the index", "law/eurlex.jsonl.gz", "law", act_passages, k=512
     ),
 }
 
@@ -142,14 +136,14 @@ TEST_SETS = {
 def read_passages(
     name: str, data: Path | None, tokenizer: Tokenizer, limit: int, prefix: int = PREFIX
 ) -> list[Passage]:
-    """Read passages that go on after their prefix.
+    """Read the passages of a test set that are longer than their prefix.
 
     Args:
         name: One of `TEST_SETS`.
         data: The folder with the data.
         tokenizer: Makes the tokens.
-        limit: At most so many.
-        prefix: Tokens that are given.
+        limit: Maximum number of passages.
+        prefix: Tokens of the prefix.
 
     Returns:
         The passages: those of a smaller limit are the first of a larger one.
@@ -162,30 +156,31 @@ def read_passages(
         raise OptionError(f"there is no test set {name!r}. {did_you_mean(name, TEST_SETS)}")
     if limit < 1 or prefix < 1:
         raise OptionError(f"limit is {limit} and prefix is {prefix}; give 1 or more.")
-    own = TEST_SETS[name]
-    if data is None or not (data / own.file).is_file():
+    test_set = TEST_SETS[name]
+    if data is None or not (data / test_set.file).is_file():
         raise DocumentError(
-            f"test set {name!r} needs {own.file!r} in the folder with the data. Name that folder "
-            "with --data or UNIVERB_DATA."
+            f"test set {name!r} needs {test_set.file!r} in the folder with the data. Name that "
+            "folder with --data or UNIVERB_DATA."
         )
-    texts = sorted(own.read(data / own.file), key=_drawn)
-    found = (_cut(text, tokenizer, prefix) for text in texts)
-    passages = [passage for passage, _ in zip(filter(None, found), range(limit), strict=False)]
+    texts = sorted(test_set.read(data / test_set.file), key=_sort_key)
+    passages = list(islice(_cut(texts, tokenizer, prefix), limit))
     if not passages:
-        raise DocumentError(f"{own.file!r} has no text of more than {prefix} tokens. Give another.")
+        raise DocumentError(
+            f"{test_set.file!r} has no text of more than {prefix} tokens. Give another."
+        )
     return passages
 
 
-def _drawn(text: Named) -> str:
+def _sort_key(text: NamedText) -> str:
     """Return what puts texts into an order that looks random, and is always the same."""
     return hashlib.sha256(f"{text.name}\n{text.text}".encode()).hexdigest()
 
 
-def _cut(text: Named, tokenizer: Tokenizer, prefix: int) -> Passage | None:
-    ids = tokenizer.encode(text.text).ids
-    if len(ids) <= prefix:
-        return None
-    return Passage(text.name, tuple(ids[:prefix]), tuple(ids[prefix:]))
+def _cut(texts: Iterable[NamedText], tokenizer: Tokenizer, prefix: int) -> Iterator[Passage]:
+    for name, text in texts:
+        ids = tokenizer.encode(text).ids
+        if len(ids) > prefix:
+            yield Passage(name, tuple(ids[:prefix]), tuple(ids[prefix:]))
 
 
 def _lines(path: Path) -> list[str]:

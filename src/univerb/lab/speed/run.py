@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import univerb
 from univerb.errors import OptionError, WorkerError
 from univerb.lab.data import describe_corpus, open_or_build
-from univerb.lab.protocols.cache import ResultCache
+from univerb.lab.protocols.result_cache import ResultCache
 from univerb.lab.speed.systems import Measurement, SystemSettings
 from univerb.lab.speed.timing import Progress, environment
 from univerb.lab.speed.workers import SystemProcess, running_systems

@@ -19,7 +19,7 @@ from univerb.phrase import Document
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
-    from univerb.lab.protocols.asqa import Item
+    from univerb.lab.protocols.asqa_questions import AsqaQuestion
     from univerb.modeling.dynamic import DynamicLM
 
 PASSAGES = 3
@@ -143,10 +143,10 @@ def make_requests(
         return _demo_requests(lm, limit)
     assert data is not None
     if corpus is None:
-        from univerb.lab.protocols.asqa import read_items
+        from univerb.lab.protocols.asqa_questions import read_questions
 
-        items = read_items(data / WORKLOADS[name].file, limit, PASSAGES)
-        return [_answer_request(lm, item, max_tokens) for item in items]
+        questions = read_questions(data / WORKLOADS[name].file, limit, PASSAGES)
+        return [_answer_request(lm, question, max_tokens) for question in questions]
     folder = str(corpus.folder.resolve())
     passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit)
     return [
@@ -181,15 +181,15 @@ def _demo_requests(lm: "DynamicLM", limit: int) -> list[Request]:
     ]
 
 
-def _answer_request(lm: "DynamicLM", item: "Item", max_tokens: int) -> Request:
+def _answer_request(lm: "DynamicLM", question: "AsqaQuestion", max_tokens: int) -> Request:
     """Make the very prompt that `univerb.answer` makes."""
     from univerb.applications.answer import find_passages, has_chat, passages_prompt
 
     documents = [
         Document(shown.text, f"{number} {shown.title}")
-        for number, shown in enumerate(item.passages, 1)
+        for number, shown in enumerate(question.documents, 1)
     ]
-    chunks = find_passages(item.question, documents, PASSAGES)
+    chunks = find_passages(question.question, documents, PASSAGES)
     room = lm.context_size - max_tokens
-    ids, passages = passages_prompt(lm, item.question, chunks, room, is_chat=has_chat(lm))
-    return Request("answers", item.question, tuple(ids), passages=passages)
+    ids, passages = passages_prompt(lm, question.question, chunks, room, is_chat=has_chat(lm))
+    return Request("answers", question.question, tuple(ids), passages=passages)

@@ -1,6 +1,6 @@
-"""Every table of the paper and its appendix, and what a run needs to stand beside a figure.
+"""Every table of the paper and its appendix, with the settings that its values depend on.
 
-The figures lie in `assets/paper`, a file for each table. A row has two names: `label` is printed as
+The values lie in `assets/paper`, a file for each table. A row has two names: `label` is printed as
 in the paper, slips included; `name` says what the row is, and is the same in all tables.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Literal
 
 import yaml
@@ -16,33 +17,33 @@ from univerb.errors import OptionError, did_you_mean
 
 ALL = "all"
 Better = Literal["higher", "lower", ""]
-Standing = Literal["yes", "ratio", "trend", "no"]
-"""What may be set beside the paper's figure: the value, only its ratio, only its trend, nothing."""
-Fact = str | int | bool
+Comparability = Literal["yes", "ratios only", "trend only", "no"]
+"""What compares with the paper's value: the value, only its ratio, only its trend, nothing."""
+Need = str | int | bool
 """Text is a pattern: `dpr*` allows any DPR, `a|b` either. For `n`, 90 % of the paper's suffice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A measure as the paper prints it, and what its values hang on (METHOD F.0)."""
+    """A measure as the paper prints it, and what its values depend on."""
 
     name: str
     label: str = ""
     """As in the paper; the name if that is the same."""
     better: Better = ""
     decimals: int = 2
-    needs: Mapping[str, Fact] = field(default_factory=dict)
-    """What a run must be made with, by fields of `Setup`."""
-    otherwise: Standing = "no"
-    """What is left to compare if a need is not met."""
+    needs: Mapping[str, Need] = field(default_factory=dict)
+    """The settings that a comparison requires, by fields of `Setup`."""
+    fallback: Comparability = "no"
+    """What still compares if a need is not met."""
     caveat: str = ""
-    """Why values do not compare, whatever a run is made with."""
-    beside: str = ""
-    """For a measure that the paper has not: the column of the paper that it is set beside."""
+    """Why values never compare, whatever the settings."""
+    variant_of: str = ""
+    """For a measure that the paper does not have: the paper's column that it is a variant of."""
 
     @property
     def title(self) -> str:
-        """The label, with an arrow to where better is."""
+        """The label, with an arrow in the direction of better values."""
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
         return (self.label or self.name) + arrow
 
@@ -58,8 +59,8 @@ class PaperRow:
     """`greedy` or `nucleus`; empty where the paper does not say."""
     values: Mapping[str, float]
     """By name of column; without those that the paper leaves out."""
-    needs: Mapping[str, Fact]
-    """What a run must be made with for this row, before the needs of a column."""
+    needs: Mapping[str, Need]
+    """The settings that this row requires, before those of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class PaperTable:
     baseline: str
     """The row that ratios refer to, by name; empty if there is none."""
     notes: tuple[str, ...]
-    """What a reader must know, with the paper's inconsistencies (METHOD J)."""
+    """What a reader must know (docs/method.md, Inconsistencies in the paper)."""
 
     @property
     def decodings(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class PaperTable:
         return tuple(dict.fromkeys(row.decoding for row in self.rows))
 
     def row(self, name: str, section: str = "", decoding: str = "") -> PaperRow | None:
-        """Return a row, or None. A row whose decoding the paper does not say fits any."""
+        """Return a row, or None. A row for which the paper names no decoding matches any."""
         for row in self.rows:
             if (row.name, row.section) == (name, section) and row.decoding in ("", decoding):
                 return row
@@ -92,77 +93,37 @@ class PaperTable:
 
     def baseline_of(self, section: str, decoding: str) -> PaperRow | None:
         """Return the baseline within a section, or the one that stands over all sections."""
-        own = self.row(self.baseline, section, decoding)
-        return own or self.row(self.baseline, "", decoding)
+        in_section = self.row(self.baseline, section, decoding)
+        return in_section or self.row(self.baseline, "", decoding)
 
 
-_REPETITION: dict[str, Fact] = {"splitter": "spacy*"}
-_UNITS: dict[str, Fact] = {"tokenizer": "gpt2", "budget": 128}
-_CITATION: dict[str, Fact] = {"nli": "t5-xxl-true-nli-mixture"}
-_READER: dict[str, Fact] = {"reader": "roberta-large-squad"}
-_LATENCY: dict[str, Fact] = {"device": "*rtx-3090*", "kv_cache": False, "timed": "decode"}
+@cache
+def paper_columns() -> dict[str, Column]:
+    """Return all columns by name, in the paper's units.
 
-COLUMNS = {
-    column.name: column
-    for column in (
-        Column("MAUVE", better="higher", needs={"featuriser": "gpt2-large", "n": 1800}),
-        Column("Rep-2", better="lower", needs=_REPETITION),
-        Column("Rep-3", better="lower", needs=_REPETITION),
-        Column("Rep-4", better="lower", needs=_REPETITION),
-        Column("Diversity", better="higher", needs=_REPETITION),
-        Column("Latency", "Latency(s)", "lower", needs=_LATENCY, otherwise="ratio"),
-        Column("PPL", better="lower", needs={"scorer": "gpt2-large"}),
-        Column("NSL", "NLS", "lower", needs=_UNITS),
-        Column("UTF-8 Bytes", better="higher", needs=_UNITS),
-        Column("Citation_rec", better="higher", needs=_CITATION),
-        Column("Citation_prec", better="higher", needs=_CITATION),
-        Column("QA-EM", better="higher", needs=_READER),
-        Column("QA-F1", better="higher", needs=_READER),
-        Column("Rouge-L", better="higher"),
-        Column("Better", better="higher"),
-        Column("No Prefer"),
-        Column("Worse", better="lower"),
-        Column(
-            "FLOPS",
-            "FLOPS (Rel) (T)",
-            "lower",
-            otherwise="trend",
-            caveat="the paper's FLOPs follow no single formula",
-        ),
-        Column("Avg Tokens", better="lower", decimals=0, needs={"tokenizer": "gpt2"}),
-        Column("Memory", "Memory (Rel) (GB)", "lower", decimals=4),
-        Column("Extra memory", "Extra memory (%)", "lower", decimals=1),
-        Column("Extra compute", "Extra compute (%)", "lower", decimals=1),
-    )
-}
-"""By name, in the paper's units: MAUVE, Rep-n, Diversity and all of ASQA in percent.
-
-A name means one definition (METHOD C): MAUVE with c = 2 and texts put together as CoG does, PPL
-over one stream, memory by the paper's formula. Another definition is another column, `beside` it.
-"""
+    A name means one definition (docs/method.md, Metrics): MAUVE with c = 2 and texts joined as CoG
+    does, PPL over one stream, memory by the paper's formula. Another definition is another column.
+    """
+    return {name: Column(name, **values) for name, values in _read("columns.yaml").items()}
 
 
 @cache
 def paper_tables() -> tuple[PaperTable, ...]:
     """Return all tables in the paper's order."""
-    folder = files("univerb") / "assets" / "paper"
-    texts = [file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".yaml")]
-    found = (_table(yaml.safe_load(text)) for text in texts)
-    return tuple(sorted(found, key=lambda table: table.number))
+    names = sorted(file.name for file in _folder().iterdir() if file.name[:2].isdigit())
+    return tuple(_table(_read(name)) for name in names)
+
+
+def _folder() -> Traversable:
+    return files("univerb") / "assets" / "paper"
+
+
+def _read(name: str) -> Any:  # noqa: ANN401  (YAML)
+    return yaml.safe_load((_folder() / name).read_text("utf-8"))
 
 
 def paper_table(name: str) -> PaperTable:
-    """Find a table.
-
-    Args:
-        name: Its name (`main`), or its number in the paper (`table1`).
-
-    Returns:
-        The table.
-
-    Raises:
-        OptionError: If there is no such table.
-    """
+    """Return a table by its name (`main`) or by its number in the paper (`table1`)."""
     for table in paper_tables():
         if name.lower() in (table.name, f"table{table.number}"):
             return table
@@ -174,45 +135,38 @@ def paper_table(name: str) -> PaperTable:
 
 
 def table_names(names: Sequence[str]) -> list[str]:
-    """Return the tables that were asked for.
-
-    Args:
-        names: Names or numbers (`main`, `table1`), or `all`.
-
-    Returns:
-        Their names, in the paper's order.
-    """
+    """Return the tables that names, numbers or `all` ask for, by name and in the paper's order."""
     if ALL in names:
         return [table.name for table in paper_tables()]
     wanted = {paper_table(name).name for name in names}
     return [table.name for table in paper_tables() if table.name in wanted]
 
 
-def _table(given: dict[str, Any]) -> PaperTable:
-    columns = tuple(COLUMNS[name] for name in given["columns"])
+def _table(content: dict[str, Any]) -> PaperTable:
+    columns = tuple(paper_columns()[name] for name in content["columns"])
     return PaperTable(
-        number=given["number"],
-        name=given["name"],
-        title=given["title"],
-        heading=given["heading"],
+        number=content["number"],
+        name=content["name"],
+        title=content["title"],
+        heading=content["heading"],
         columns=columns,
-        rows=tuple(_row(row, columns, given) for row in given["rows"]),
-        baseline=given["baseline"],
-        notes=tuple(given["notes"]),
+        rows=tuple(_row(row, columns, content) for row in content["rows"]),
+        baseline=content["baseline"],
+        notes=tuple(content["notes"]),
     )
 
 
-def _row(given: dict[str, Any], columns: tuple[Column, ...], table: dict[str, Any]) -> PaperRow:
-    name, section = given["name"], given.get("section", "")
-    needs: dict[str, Fact] = dict(table["needs"])
-    for whose in ("*", section, name):
-        needs |= table.get("row_needs", {}).get(whose, {})
-    pairs = zip(columns, given["values"], strict=True)
+def _row(content: dict[str, Any], columns: tuple[Column, ...], table: dict[str, Any]) -> PaperRow:
+    name, section = content["name"], content.get("section", "")
+    needs: dict[str, Need] = dict(table["needs"])
+    for selector in ("*", section, name):
+        needs |= table.get("row_needs", {}).get(selector, {})
+    pairs = zip(columns, content["values"], strict=True)
     return PaperRow(
         name=name,
-        label=given.get("label", name),
+        label=content.get("label", name),
         section=section,
-        decoding=given.get("decoding", ""),
+        decoding=content.get("decoding", ""),
         values={column.name: float(value) for column, value in pairs if value is not None},
         needs=needs,
     )

@@ -1,0 +1,219 @@
+"""Answers of systems to ASQA's questions (docs/method.md, Protocols: ASQA; Citation application).
+
+Every answer is kept as it comes, so that a run that was killed continues where it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from univerb.applications.answer import Phrases, answer
+from univerb.applications.citations import Cite, check_choices
+from univerb.applications.prompts import question_prompt
+from univerb.config import GenerationConfig, GenerationOptions
+from univerb.documents.chunks import Chunk
+from univerb.errors import OptionError
+from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion
+from univerb.lab.protocols.result_cache import ResultCache, results_key
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrases.ngrams import PhraseSource, ngrams
+from univerb.phrases.parsed import parsed_chunks
+from univerb.retrieval.base import Hit
+
+Markers = Literal["typed", "sentence"]
+"""As the LM typed them, or at the end of each sentence."""
+Progress = Callable[[int, int], object]
+"""Called with the number of answers that are done, and of all."""
+
+MAX_TOKENS = 200
+
+
+class AnswerSystem(NamedTuple):
+    """A system that answers questions."""
+
+    name: str
+    phrases: Phrases
+    markers: Markers = "sentence"
+    is_bare: bool = False
+    """Whether it is the backbone before any training."""
+
+
+BARE = AnswerSystem("bare LM", "none", "typed", is_bare=True)
+NGRAMS = AnswerSystem("n-gram phrases", "ngrams")
+PARSED = AnswerSystem("parsed phrases", "parsed")
+WITHOUT = AnswerSystem("without phrases", "none")
+SYSTEMS = (BARE, NGRAMS, PARSED, WITHOUT)
+"""The paper's rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsqaProtocol:
+    """The settings of prompts and answers."""
+
+    documents: int = 3
+    """Number of documents that the LM is shown, the first ones."""
+    shots: int = 1
+    """1 shows a solved example first, which has citations."""
+    chat: bool | None = False
+    """Use the chat template; None: if there is one. A plain prompt is ALCE's."""
+    cite: Cite = "best"
+    encode_marker: bool = False
+    """Make the marker a part of the phrases."""
+    parser: str = "spacy"
+    """Finds the parsed phrases: `spacy`, `stanza`, or `rules`, which needs no extra."""
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    """Options of decoding; by default greedy and at most 200 tokens."""
+
+    def __post_init__(self) -> None:
+        if self.documents < 1:
+            raise OptionError(f"documents is {self.documents}; show the LM at least 1.")
+        if self.decoding.get("growth") is not None:
+            raise OptionError("growth is a function, which cannot be part of a result's key.")
+        check_choices("none", self.cite)
+        GenerationConfig(**self.options)
+
+    @property
+    def options(self) -> GenerationOptions:
+        """Options of `generate`."""
+        # An answer must not depend on which ones were generated before it: a run that continues
+        # ends like one that was never killed.
+        options = {"max_tokens": MAX_TOKENS, **self.decoding, "prefix_cache": False}
+        return cast(GenerationOptions, options)
+
+    @property
+    def config(self) -> GenerationConfig:
+        """The options, checked, with their defaults."""
+        return GenerationConfig(**self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class AsqaAnswer:
+    """An answer of a system to a question."""
+
+    texts: Mapping[Markers, str]
+    """The same answer with its markers in different positions."""
+    phrase_share: float
+    """The share of base tokens that were generated as part of a phrase."""
+    finish_reason: str
+
+
+class AnswerRunner:
+    """Has one or two models answer questions, and keeps the answers.
+
+    Systems that only show their markers elsewhere share an answer.
+
+    Args:
+        lm: The model with its encoder and its profile.
+        protocol: The settings of prompts and answers.
+        bare: The backbone before training, if `lm` was fine-tuned; otherwise `lm` without phrases.
+        systems: The systems that answer.
+        folder: Answers are kept here as they come; None keeps nothing.
+
+    Raises:
+        MissingExtra: If the parser is not installed.
+    """
+
+    def __init__(
+        self,
+        lm: DynamicLM,
+        protocol: AsqaProtocol,
+        *,
+        bare: DynamicLM | None = None,
+        systems: Sequence[AnswerSystem] = SYSTEMS,
+        folder: Path | None = None,
+    ) -> None:
+        self._protocol, self._systems, self._has_bare = protocol, systems, bare is not None
+        self._sources = {each.phrases: _source(each.phrases, protocol.parser) for each in systems}
+        models = {False: lm} if bare is None else {False: lm, True: bare}
+        self._models = {
+            is_bare: (model, ResultCache(folder, _key(model, protocol)))
+            for is_bare, model in models.items()
+        }
+
+    @property
+    def per_question(self) -> int:
+        """Number of answers that are generated for each question."""
+        return len({self._variant(system) for system in self._systems})
+
+    def run(
+        self, questions: Sequence[AsqaQuestion], progress: Progress | None = None
+    ) -> dict[str, list[AsqaAnswer]]:
+        """Return the answers by name of system, in the order of the questions."""
+        answers: dict[str, list[AsqaAnswer]] = {system.name: [] for system in self._systems}
+        done, total = 0, len(questions) * self.per_question
+        for question in questions:
+            for names, new in self._answers(question):
+                for name in names:
+                    answers[name].append(new)
+                done += 1
+                if progress:
+                    progress(done, total)
+        return answers
+
+    def _answers(self, question: AsqaQuestion) -> Iterator[tuple[list[str], AsqaAnswer]]:
+        """Yield each different answer, with the names of the systems that share it."""
+        for variant in dict.fromkeys(map(self._variant, self._systems)):
+            names = [each.name for each in self._systems if self._variant(each) == variant]
+            (is_bare, phrases) = variant
+            model, cache = self._models[is_bare]
+            if cache.get(question.key, phrases) is None:
+                cache.put(question.key, phrases, asdict(self._generated(model, question, phrases)))
+            yield names, AsqaAnswer(**cache.get(question.key, phrases))
+
+    def _variant(self, system: AnswerSystem) -> tuple[bool, Phrases]:
+        return self._has_bare and system.is_bare, system.phrases
+
+    def _generated(self, lm: DynamicLM, question: AsqaQuestion, phrases: Phrases) -> AsqaAnswer:
+        protocol = self._protocol
+        # An answer must not depend on which ones were kept before.
+        lm.forget()
+        answered = answer(
+            lm,
+            question.question,
+            _Documents(question.documents),
+            k=len(question.documents),
+            phrases="none",
+            source=self._sources[phrases],
+            cite=protocol.cite,
+            encode_marker=protocol.encode_marker,
+            shots=protocol.shots,
+            chat=protocol.chat,
+            **protocol.options,
+        )
+        generation = answered.generation
+        return AsqaAnswer(
+            {"typed": generation.text, "sentence": answered.rendered},
+            phrase_share=generation.stats.phrase_share,
+            finish_reason=generation.finish_reason,
+        )
+
+
+class _Documents:
+    """Retrieves all documents of a question in order: their numbers are those of the file."""
+
+    def __init__(self, documents: Sequence[AsqaDocument]) -> None:
+        self._hits = []
+        titles: list[str] = []
+        for document in documents:
+            titles.append(document.title)
+            # Documents may be of one article; a citation has to tell them apart.
+            count = titles.count(document.title)
+            name = document.title if count == 1 else f"{document.title} ({count})"
+            self._hits.append(Hit(Chunk(name, 0, document.text.strip()), 1.0))
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return the documents, whatever the query."""
+        return self._hits[:k]
+
+
+def _source(phrases: Phrases, parser: str) -> PhraseSource | None:
+    if phrases == "none":
+        return None
+    return ngrams() if phrases == "ngrams" else parsed_chunks(parser)
+
+
+def _key(lm: DynamicLM, protocol: AsqaProtocol) -> str:
+    """Return a hash of everything that answers depend on except the question."""
+    prompt = question_prompt("", (), protocol.shots)
+    return results_key(lm, None, {"what": "asqa", "prompt": prompt} | asdict(protocol))

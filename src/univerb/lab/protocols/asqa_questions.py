@@ -1,0 +1,105 @@
+"""ASQA's questions with their documents, in the format of ALCE's files."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from univerb.errors import DocumentError, OptionError
+from univerb.lab.protocols.result_cache import short_hash
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+
+class AsqaDocument(_Part):
+    """A document that the LM is shown."""
+
+    title: str
+    text: str
+
+
+class SubQuestion(_Part):
+    """One meaning of a question, and the short answers that are right for it."""
+
+    question: str
+    answers: tuple[str, ...] = Field(alias="short_answers")
+
+
+class LongAnswer(_Part):
+    """A reference answer."""
+
+    text: str = Field(alias="long_answer")
+
+
+class AsqaQuestion(_Part):
+    """A question, the documents that may be cited, and what a good answer says."""
+
+    question: str
+    documents: tuple[AsqaDocument, ...] = Field(alias="docs")
+    """Numbered from 1 in this order."""
+    sub_questions: tuple[SubQuestion, ...] = Field(alias="qa_pairs")
+    long_answers: tuple[LongAnswer, ...] = Field(alias="annotations")
+
+    @property
+    def key(self) -> str:
+        """A hash of what an answer depends on."""
+        return short_hash([self.question, [(each.title, each.text) for each in self.documents]])
+
+
+_FILE = TypeAdapter(list[AsqaQuestion])
+
+
+def read_questions(path: Path, limit: int | None = None, documents: int = 3) -> list[AsqaQuestion]:
+    """Read questions from a JSON file, plain or gzipped.
+
+    Args:
+        path: The file: a list of objects with question, qa_pairs, annotations and docs.
+        limit: Maximum number of questions, spread evenly over the file; None for all.
+        documents: Number of documents for each question, the first ones.
+
+    Returns:
+        The questions, in the order of the file.
+
+    Raises:
+        OptionError: If the limit is less than 1.
+        DocumentError: If the file is missing, has another format, or has too few documents.
+    """
+    if limit is not None and limit < 1:
+        raise OptionError(f"limit is {limit}; ask at least 1 question.")
+    questions = _read(path)
+    count = len(questions) if limit is None else min(limit, len(questions))
+    chosen = [index * len(questions) // count for index in range(count)]
+    for index in chosen:
+        if len(questions[index].documents) < documents:
+            raise DocumentError(
+                f"question {index} of {str(path)!r} has {len(questions[index].documents)} "
+                f"documents; {documents} are to be shown. Give a file with more, or ask for fewer."
+            )
+    return [
+        questions[index].model_copy(update={"documents": questions[index].documents[:documents]})
+        for index in chosen
+    ]
+
+
+def _read(path: Path) -> list[AsqaQuestion]:
+    advice = "Give a file in the format of ALCE's asqa_eval_gtr_top100.json."
+    try:
+        content = path.read_bytes()
+        plain = gzip.decompress(content) if path.suffix == ".gz" else content
+        questions = _FILE.validate_json(plain)
+    except FileNotFoundError:
+        raise DocumentError(f"there is no file {str(path)!r}. {advice}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DocumentError(f"{str(path)!r} cannot be read: {error}. {advice}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise DocumentError(
+            f"{str(path)!r} has no ASQA questions with documents: {where}: {first['msg']}. {advice}"
+        ) from error
+    if not questions:
+        raise DocumentError(f"{str(path)!r} holds no questions. {advice}")
+    return questions

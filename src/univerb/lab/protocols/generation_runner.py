@@ -1,0 +1,237 @@
+"""Generates a continuation of each passage for each system, and keeps the texts as they come.
+
+Passages are continued in groups, one batch each. A group is kept as a whole: a run that was killed
+generates the group that it was at again, in the same batch, and ends with the same texts.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from univerb.config import Growth
+from univerb.corpus.corpus import Corpus
+from univerb.decoding.growth import RealTime
+from univerb.decoding.loop import batch
+from univerb.decoding.results import Generation
+from univerb.lab.metrics.compression import Units
+from univerb.lab.protocols.passages import Passage
+from univerb.lab.protocols.result_cache import ResultCache, short_hash
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Phrase
+from univerb.vocabulary import DynamicVocabulary
+
+GROUP_SIZE = 16
+"""Passages in a batch: more take longer in proportion."""
+GREEDY, NUCLEUS = "greedy", "nucleus"
+DECODINGS: dict[str, dict[str, Any]] = {GREEDY: {}, NUCLEUS: {"temperature": 1.0, "top_p": 0.95}}
+Progress = Callable[[int, int], None]
+"""Called with the number of passages that are done, and of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseShare:
+    """The share of the phrases that a text begins with, and whether the others are added later."""
+
+    start: float = 1.0
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextSystem:
+    """A system: its options of decoding, and its phrases."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of decoding; others are the profile's."""
+    has_phrases: bool = True
+    k: int | None = None
+    """Chunks to retrieve for a prefix, if not the task's number."""
+    max_phrases: int | None = None
+    """Only the phrases that save the most tokens, of those that the prefix retrieves."""
+    share: PhraseShare = PhraseShare()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationJob:
+    """A system with one of `DECODINGS`."""
+
+    system: TextSystem
+    decoding: str
+
+    @property
+    def key(self) -> str:
+        """Everything that the job's texts depend on, whatever the system is called."""
+        content = asdict(self.system) | {"decoding": DECODINGS[self.decoding]}
+        del content["name"]
+        return json.dumps(content, sort_keys=True)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of decoding."""
+        # A prefix that was read before must change neither texts nor times.
+        return {**self.system.options, **DECODINGS[self.decoding], "prefix_cache": False}
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedText:
+    """The continuation of a passage."""
+
+    passage: str
+    text: str
+    ids: list[int]
+    """Base tokens."""
+    units: int
+    steps: int
+    """Passes of the backbone, with that over the prefix: it decides the first unit."""
+    phrase_lengths: list[int]
+    """The tokens of each phrase."""
+    phrases: int
+    """Number of phrases in the vocabulary at the end."""
+
+    def as_units(self) -> Units:
+        """Return what compression is measured on."""
+        size = len(self.text.encode())
+        return Units(size, self.units, len(self.ids), tuple(self.phrase_lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationTask:
+    """What all systems have in common."""
+
+    k: int = 32
+    """Chunks to retrieve for a prefix."""
+    max_tokens: int = 128
+    """Base tokens to generate. The end token counts as any other: all texts have this length."""
+    seed: int = 0
+
+
+class GenerationRunner:
+    """Has systems continue passages, and keeps the texts.
+
+    Args:
+        lm: The model.
+        corpus: Where phrases come from.
+        task: What all systems have in common.
+        cache: Where texts are kept; its key must cover model, corpus, task and test set.
+    """
+
+    def __init__(
+        self, lm: DynamicLM, corpus: Corpus | None, task: GenerationTask, cache: ResultCache
+    ) -> None:
+        self._lm, self._corpus, self._task, self._cache = lm, corpus, task, cache
+        if corpus and corpus.has_vectors and corpus.fingerprint == lm.fingerprint():
+            lm.attach(corpus)
+
+    def generate(
+        self,
+        passages: Sequence[Passage],
+        jobs: Sequence[GenerationJob],
+        progress: Progress | None = None,
+    ) -> list[list[GeneratedText]]:
+        """Return the texts of each job, in the order of the passages."""
+        texts: list[list[GeneratedText]] = [[] for _ in jobs]
+        for begin in range(0, len(passages), GROUP_SIZE):
+            group = passages[begin : begin + GROUP_SIZE]
+            for of_job, new in zip(texts, self._group(group, jobs), strict=True):
+                of_job += new
+            if progress:
+                progress(begin + len(group), len(passages))
+        return texts
+
+    def prompt(self, passage: Passage) -> list[int]:
+        """Return what the LM reads: the prefix, behind the tokens that begin a prompt."""
+        return [*self._lm.tokenizer.encode_prompt(""), *passage.prefix]
+
+    def phrases(self, passage: Passage, system: TextSystem) -> list[Phrase]:
+        """Return the phrases of the chunks that a prefix retrieves for a system."""
+        if self._corpus is None:
+            return []
+        query, k = self._lm.tokenizer.decode(passage.prefix), system.k or self._task.k
+        return self._corpus.select(query, self._lm.tokenizer, k).phrases
+
+    def vocabularies(
+        self, phrases: Sequence[Sequence[Phrase]], system: TextSystem
+    ) -> tuple[list[DynamicVocabulary], Growth | None]:
+        """Make the vocabularies that a system begins with.
+
+        Args:
+            phrases: The phrases that each passage retrieved.
+            system: Chooses among them.
+
+        Returns:
+            A vocabulary for each passage, and what makes them grow, if they do.
+        """
+        size, share = self._lm.static_size, system.share
+        chosen = [candidates[: system.max_phrases] for candidates in phrases]
+        if share == PhraseShare():
+            return [DynamicVocabulary(size, candidates) for candidates in chosen], None
+        vocabularies = [DynamicVocabulary(size) for _ in chosen]
+        policies = WeakKeyDictionary(
+            {
+                vocabulary: RealTime(candidates, start=share.start, seed=self._task.seed)
+                for vocabulary, candidates in zip(vocabularies, chosen, strict=True)
+            }
+        )
+        for vocabulary, policy in policies.items():
+            policy(vocabulary, 0)
+
+        def grow(vocabulary: DynamicVocabulary, produced: int) -> None:
+            policies[vocabulary](vocabulary, produced)
+
+        return vocabularies, grow if share.grows else None
+
+    def _group(
+        self, group: Sequence[Passage], jobs: Sequence[GenerationJob]
+    ) -> list[list[GeneratedText]]:
+        key = short_hash([(passage.name, passage.prefix) for passage in group])
+        # One search serves all systems that retrieve the same number of chunks.
+        retrieved: dict[int | None, list[list[Phrase]]] = {}
+        for job in jobs:
+            if self._cache.get(key, job.key) is None:
+                k = job.system.k
+                if job.system.has_phrases and k not in retrieved:
+                    retrieved[k] = [self.phrases(passage, job.system) for passage in group]
+                # A text must not depend on what was generated or kept before.
+                self._lm.forget()
+                texts = self._generated(group, retrieved.get(k, []), job)
+                self._cache.put(key, job.key, {"texts": [asdict(text) for text in texts]})
+        kept = [self._cache.get(key, job.key)["texts"] for job in jobs]
+        return [[GeneratedText(**text) for text in texts] for texts in kept]
+
+    def _generated(
+        self, group: Sequence[Passage], phrases: Sequence[Sequence[Phrase]], job: GenerationJob
+    ) -> list[GeneratedText]:
+        vocabularies, growth = None, None
+        if job.system.has_phrases:
+            vocabularies, growth = self.vocabularies(phrases, job.system)
+        generations = batch(
+            self._lm,
+            [self.prompt(passage) for passage in group],
+            vocabularies,
+            seeds=[_seed(self._task.seed, passage) for passage in group],
+            max_tokens=self._task.max_tokens,
+            ignore_eos=True,
+            growth=growth,
+            **job.options,
+        )
+        return [_text(*both) for both in zip(group, generations, strict=True)]
+
+
+def _text(passage: Passage, generation: Generation) -> GeneratedText:
+    stats = generation.stats
+    return GeneratedText(
+        passage=passage.name,
+        text=generation.text,
+        ids=[token for piece in generation.pieces for token in piece.ids],
+        units=stats.units,
+        steps=stats.steps + 1,
+        phrase_lengths=sorted(stats.phrase_lengths.elements()),
+        phrases=stats.phrases,
+    )
+
+
+def _seed(seed: int, passage: Passage) -> int:
+    """Return a seed for one passage: with the same for all, all would draw alike."""
+    return int(short_hash([seed, passage.name, passage.prefix])[:15], 16)

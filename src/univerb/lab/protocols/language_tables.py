@@ -1,0 +1,164 @@
+"""The tables of language modelling: WikiText-103, law, real time, compression, another backbone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from univerb.lab.metrics.compression import Units, compression, retokenised
+from univerb.lab.protocols.experiment import Experiment, SystemMeasurements
+from univerb.lab.protocols.generation_runner import (
+    GREEDY,
+    GenerationJob,
+    PhraseShare,
+    TextSystem,
+)
+from univerb.lab.tables.paper import Column, PaperTable
+from univerb.lab.tables.table_results import Measurement, SystemRow, TableResult
+
+TRANSFORMER = TextSystem("transformer", has_phrases=False)
+DEFAULT = TextSystem("univerb (default)")
+ATOMIC = TextSystem("univerb (atomic)", {"mode": "atomic"})
+OURS = "Ours"
+_REAL_TIME = {
+    "Ours(70)": PhraseShare(0.7),
+    "Ours(70) + real-time": PhraseShare(0.7, grows=True),
+    "Ours(100)": PhraseShare(),
+}
+
+EXTRA = (
+    Column("MAUVE matched", better="higher", variant_of="MAUVE"),
+    Column("Diversity alone", better="higher", variant_of="Diversity"),
+    Column("PPL per sample", better="lower", variant_of="PPL"),
+    Column("Units", better="lower", decimals=1),
+    Column("Passes", better="lower", decimals=1),
+    Column("Bytes per unit", better="higher"),
+    Column("Phrase share", "Tokens in phrases (%)", decimals=1),
+    Column("Hit rate", "Units that are phrases (%)", decimals=1),
+    Column("Phrase length", "Tokens per phrase"),
+    Column("Latency uncached", "Latency without cache (s)", "lower", variant_of="Latency"),
+    Column("Prepare", "Prepare (s)", "lower"),
+    Column("Total", "Prepare and decode (s)", "lower"),
+)
+COMPRESSION_EXTRA = (
+    Column("Bytes pooled", "All bytes / all units", "higher", variant_of="UTF-8 Bytes"),
+    *(column for column in EXTRA if column.name in ("Phrase share", "Hit rate")),
+)
+NOTES = (
+    "MAUVE is a mean over 5 seeds of the clusters ± their standard deviation; its texts are joined "
+    "as CoG's script does. `MAUVE matched` cuts both sides to the same length.",
+    "Rep-n and Diversity: prefix and text, cut to the reference's length. `Diversity alone`: the "
+    "text alone, all of it.",
+    "Latency: median seconds for 128 base tokens from the prefix on, one text at a time, systems "
+    "in turns, with a cache and in single precision; retrieval and vectors are `Prepare`.",
+    "Texts have the length of the budget: the end token counts as any other.",
+)
+
+
+def table_systems(table: PaperTable) -> list[tuple[TextSystem, str]]:
+    """Return the systems of a table, each with the name of its row in the paper."""
+    if table.name == "real-time":
+        return [(TextSystem(name, share=share), name) for name, share in _REAL_TIME.items()]
+    return [(TRANSFORMER, table.baseline), (DEFAULT, OURS), (ATOMIC, OURS)]
+
+
+def language_table(experiment: Experiment, table: PaperTable, test_set: str) -> TableResult:
+    """Measure the systems of a table on one of `TEST_SETS`."""
+    run = experiment.on(test_set)
+    systems = table_systems(table)
+    jobs = [
+        GenerationJob(system, decoding) for decoding in table.decodings for system, _ in systems
+    ]
+    measured = run.measure(jobs)
+    n = len(measured[0].texts)
+    setup = run.setup(n, splitter=measured[0].quality.splitter)
+    paper_rows = {system.name: name for system, name in systems}
+    rows = tuple(
+        SystemRow(
+            name=job.system.name,
+            cells=cells(each),
+            paper_row=paper_rows[job.system.name],
+            decoding=job.decoding,
+            setup=None if len(each.texts) == n else replace(setup, n=len(each.texts)),
+        )
+        for job, each in zip(jobs, measured, strict=True)
+    )
+    return TableResult(setup, rows, EXTRA, NOTES, run.facts)
+
+
+def compression_table(experiment: Experiment, test_sets: Mapping[str, str]) -> TableResult:
+    """Count the units of texts, and the tokens that the LM's tokenizer makes of the same texts.
+
+    Args:
+        experiment: The model, and the settings of its measurement.
+        test_sets: The test set of each section.
+
+    Returns:
+        The measurements.
+    """
+    rows: list[SystemRow] = []
+    facts: dict[str, str] = {}
+    encode = experiment.lm.tokenizer.encode
+    for section, test_set in test_sets.items():
+        run = experiment.on(test_set)
+        facts |= run.facts
+        systems = (DEFAULT, ATOMIC)
+        generated = run.generate([GenerationJob(system, GREEDY) for system in systems])
+        setup = run.setup(len(generated[0]))
+        for system, texts in zip(systems, generated, strict=True):
+            plain = [retokenised(text.text, len(encode(text.text).ids)) for text in texts]
+            name = f"{TRANSFORMER.name}, on the texts of {system.name}"
+            rows.append(SystemRow(name, _compressed(plain), "Transformer", section, setup=setup))
+            ours = _compressed([text.as_units() for text in texts])
+            rows.append(SystemRow(system.name, ours, OURS, section, setup=setup))
+    assert rows[0].setup is not None
+    return TableResult(rows[0].setup, tuple(rows), COMPRESSION_EXTRA, (), facts)
+
+
+def _compressed(texts: Sequence[Units]) -> dict[str, Measurement]:
+    measured = compression(texts)
+    return {
+        "NSL": Measurement(measured.units),
+        "UTF-8 Bytes": Measurement(measured.bytes_per_unit),
+        "Bytes pooled": Measurement(measured.bytes_per_unit_pooled),
+        "Phrase share": Measurement(100 * measured.phrase_share),
+        "Hit rate": Measurement(100 * measured.hit_rate),
+    }
+
+
+def cells(measured: SystemMeasurements) -> dict[str, Measurement]:
+    """Return the cells of a system's row by column, without what could not be measured."""
+    quality, texts = measured.quality, measured.texts
+    units, repetition = quality.compression, quality.repetition
+    lengths = units.phrase_lengths
+    row: dict[str, Measurement] = {}
+    for name, score in (("MAUVE", quality.mauve_cog), ("MAUVE matched", quality.mauve_matched)):
+        if score:
+            row[name] = Measurement(100 * score.mean, 100 * score.spread, score.texts)
+    values = {f"Rep-{n}": value for n, value in repetition.rep.items()} | {
+        "Diversity": 100 * repetition.diversity,
+        "PPL": quality.ppl,
+        "Diversity alone": 100 * quality.whole.diversity,
+        "PPL per sample": quality.ppl_per_sample,
+        "Units": units.units,
+        "Passes": sum(text.steps for text in texts) / len(texts),
+        "Bytes per unit": units.bytes_per_unit,
+        "Phrase share": 100 * units.phrase_share,
+        "Hit rate": 100 * units.hit_rate,
+    }
+    if lengths:
+        tokens = sum(length * count for length, count in lengths.items())
+        values["Phrase length"] = tokens / sum(lengths.values())
+    return row | {name: Measurement(v) for name, v in values.items()} | _latency_cells(measured)
+
+
+def _latency_cells(measured: SystemMeasurements) -> dict[str, Measurement]:
+    latency = measured.latency
+    if latency is None:
+        return {}
+    n = latency.texts
+    row = {"Latency": Measurement(latency.decode.median, n=n)}
+    if any(text.phrases for text in measured.texts):
+        row["Prepare"] = Measurement(latency.prepare.median, n=n)
+        row["Total"] = Measurement(latency.total.median, n=n)
+    if latency.decode_uncached:
+        row["Latency uncached"] = Measurement(latency.decode_uncached.median, n=latency.uncached)
+    return row

@@ -1,0 +1,115 @@
+"""The ablation tables of negatives and samples: a model is trained for each row, then measured."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from univerb.lab.protocols.experiment import Experiment
+from univerb.lab.protocols.generation_runner import GenerationJob, TextSystem
+from univerb.lab.protocols.language_tables import EXTRA, NOTES, cells
+from univerb.lab.tables.paper import PaperTable
+from univerb.lab.tables.table_results import SystemRow, TableResult
+from univerb.modeling.dynamic import DynamicLM
+from univerb.training.config import Negative, TrainingConfig
+from univerb.training.processes import Processes
+from univerb.training.regimes import make_task
+from univerb.training.trainer import train
+
+SAMPLES = {"FMM": "fmm", "N-words": "n-words", "N-ids": "n-ids"}
+KINDS: dict[str, tuple[Negative, ...]] = {
+    "in-batch": ("in-batch",),
+    "pre-batch": ("in-batch", "prefixes", "pre-batch"),
+    "generation": ("in-batch", "prefixes", "generation"),
+    "corpus-retrieval": ("in-batch", "prefixes", "corpus-retrieval"),
+    "self-retrieval": ("in-batch", "prefixes", "self-retrieval"),
+    "self-retrieval + generation": ("in-batch", "prefixes", "self-retrieval", "generation"),
+}
+"""By the paper's names; prefixes belong to all informative ones (docs/method.md, Negatives)."""
+
+
+class AblationRow(NamedTuple):
+    """A row of the ablation."""
+
+    section: str
+    """The kind of samples."""
+    name: str
+    """The negatives."""
+
+    def settings(self, base: TrainingConfig) -> TrainingConfig:
+        """Return training settings with the samples and the negatives of this row."""
+        samples = base.samples.model_copy(update={"kind": SAMPLES[self.section]})
+        negatives = base.negatives.model_copy(update={"kinds": KINDS[self.name]})
+        changes = {"samples": samples.model_dump(), "negatives": negatives.model_dump()}
+        # Validated again: not all negatives go with all samples.
+        return TrainingConfig.model_validate(base.model_dump() | changes)
+
+    @property
+    def folder(self) -> str:
+        """The folder of its training run."""
+        return f"{self.section} {self.name}".lower().replace(" + ", "-").replace(" ", "-")
+
+
+def negatives_table(
+    experiment: Experiment,
+    table: PaperTable,
+    test_set: str,
+    base: TrainingConfig,
+    runs: Path,
+) -> TableResult:
+    """Train the models that are not trained yet, and measure all.
+
+    Args:
+        experiment: The settings of the measurement; of its model only the name counts.
+        table: Of the paper.
+        test_set: One of `TEST_SETS`.
+        base: The training settings that all rows have in common.
+        runs: The folder of the training runs.
+
+    Returns:
+        The measurements.
+    """
+    rows: list[SystemRow] = []
+    splitter, n = "", 0
+    for variant in dict.fromkeys(AblationRow(row.section, row.name) for row in table.rows):
+        trained = replace(experiment, lm=trained_model(variant, base, runs))
+        system = TextSystem(variant.folder, {"mode": "atomic"})
+        jobs = [GenerationJob(system, decoding) for decoding in table.decodings]
+        measured = trained.on(test_set).measure(jobs)
+        splitter, n = measured[0].quality.splitter, len(measured[0].texts)
+        name = f"{variant.name}, univerb"
+        rows += [
+            SystemRow(name, cells(each), variant.name, variant.section, job.decoding)
+            for job, each in zip(jobs, measured, strict=True)
+        ]
+    run, steps = experiment.on(test_set), base.run.steps
+    training = f"{steps} steps, {base.regime}"
+    setup = run.setup(n, training=training, encoder="one for each row", splitter=splitter)
+    about = (
+        f"Each row was trained for {steps} steps of {base.run.batch * base.run.accumulate} passages"
+        f" of at most {base.data.block} tokens ({base.regime}); the paper trains 400,000 steps. "
+        "Phrases are generated in `atomic` mode, as there."
+    )
+    return TableResult(setup, tuple(rows), EXTRA, (about, *NOTES), run.facts)
+
+
+def trained_model(variant: AblationRow, base: TrainingConfig, runs: Path) -> DynamicLM:
+    """Train the model of a row, or continue with it, or load it if it is done.
+
+    Args:
+        variant: The row.
+        base: The training settings that all rows have in common.
+        runs: The folder of the training runs.
+
+    Returns:
+        The model.
+
+    Raises:
+        KeyboardInterrupt: If training was interrupted; its snapshots are kept.
+    """
+    settings = variant.settings(base)
+    processes = Processes.single()
+    task = make_task(settings, processes)
+    result = train(task, settings, runs / variant.folder, processes)
+    if result.reason == "interrupted":
+        raise KeyboardInterrupt
+    return DynamicLM.from_pretrained(str(result.export), adapter=base.regime == "lora")

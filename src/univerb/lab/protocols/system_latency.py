@@ -1,0 +1,165 @@
+"""Times systems, one text at a time, in turns (docs/method.md, Metrics: latency).
+
+All systems compute in single precision: the LM without phrases does so, whatever the profile says.
+Preparation is what the published values leave out: retrieval, the choice of phrases and their
+vectors. Decoding without a cache, as those values were measured, is timed by reading the generated
+units again: a whole pass for each.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from univerb.config import GenerationConfig
+from univerb.decoding.loop import generate
+from univerb.decoding.results import Generation
+from univerb.lab.metrics.latency import Timing
+from univerb.lab.protocols.generation_runner import (
+    GenerationJob,
+    GenerationRunner,
+    GenerationTask,
+    Progress,
+)
+from univerb.lab.protocols.passages import Passage
+from univerb.lab.protocols.result_cache import ResultCache
+from univerb.modeling.dynamic import DynamicLM
+from univerb.vocabulary import DynamicVocabulary
+
+WARM_UPS = 3
+
+
+class LatencyTimer:
+    """Times systems.
+
+    Args:
+        lm: The model.
+        runner: Retrieves the phrases.
+        task: What all systems have in common.
+        cache: Where timings are kept, as texts are.
+    """
+
+    def __init__(
+        self, lm: DynamicLM, runner: GenerationRunner, task: GenerationTask, cache: ResultCache
+    ) -> None:
+        self._lm, self._runner, self._task, self._cache = lm, runner, task, cache
+
+    def time(
+        self,
+        passages: Sequence[Passage],
+        jobs: Sequence[GenerationJob],
+        uncached: int = 0,
+        progress: Progress | None = None,
+    ) -> list[list[Timing]]:
+        """Time each system on each passage; the systems take turns.
+
+        Args:
+            passages: The prompts.
+            jobs: The systems.
+            uncached: Number of passages that are timed without a KV cache, too.
+            progress: Called with the number of passages that are done, and of all.
+
+        Returns:
+            The timings of each job.
+        """
+        timings: list[list[Timing]] = [[] for _ in jobs]
+        is_warm = False
+        machine = f"time, {torch.get_num_threads()} threads, {self._lm.model.device}:"
+        for number, passage in enumerate(passages):
+            is_uncached = number < uncached
+            for of_job, job in zip(timings, jobs, strict=True):
+                key = f"{machine} {'and uncached ' if is_uncached else ''}{job.key}"
+                if self._cache.get(passage.name, key) is None:
+                    is_warm = is_warm or self._warm_up(passages, jobs)
+                    timing = self._timed(passage, job, is_uncached)
+                    self._cache.put(passage.name, key, asdict(timing))
+                of_job.append(Timing(**self._cache.get(passage.name, key)))
+            if progress:
+                progress(number + 1, len(passages))
+        return timings
+
+    def _warm_up(self, passages: Sequence[Passage], jobs: Sequence[GenerationJob]) -> bool:
+        for passage in passages[-WARM_UPS:]:
+            for job in jobs:
+                self._timed(passage, job, is_uncached=False)
+        return True
+
+    def _timed(self, passage: Passage, job: GenerationJob, is_uncached: bool) -> Timing:
+        # Vectors that another system encoded would cost nothing.
+        self._lm.forget()
+        began = time.perf_counter()
+        vocabulary, growth = None, None
+        if job.system.has_phrases:
+            phrases = self._runner.phrases(passage, job.system)
+            [vocabulary], growth = self._runner.vocabularies([phrases], job.system)
+        prompt = self._runner.prompt(passage)
+        ready = time.perf_counter()
+        generation = generate(
+            self._lm,
+            prompt,
+            vocabulary,
+            max_tokens=self._task.max_tokens,
+            ignore_eos=True,
+            seed=self._task.seed,
+            growth=growth,
+            **{**job.options, "dtype": "float32"},
+        )
+        ended = time.perf_counter()
+        stats = generation.stats
+        # Vectors are made when phrases are first used; those added later are part of decoding.
+        encoding = stats.encode_seconds - stats.growth_seconds
+        without_cache = None
+        if is_uncached:
+            config = GenerationConfig(**job.system.options).resolved(self._lm.profile)
+            is_atomic = config.mode == "atomic"
+            without_cache = uncached_seconds(self._lm, prompt, generation, vocabulary, is_atomic)
+        return Timing(
+            prepare=ready - began + encoding,
+            decode=ended - ready - encoding,
+            tokens=stats.base_tokens,
+            steps=stats.units,
+            decode_uncached=without_cache,
+        )
+
+
+@torch.inference_mode()
+def uncached_seconds(
+    lm: DynamicLM,
+    prompt: Sequence[int],
+    generation: Generation,
+    vocabulary: DynamicVocabulary | None,
+    is_atomic: bool,
+) -> float:
+    """Return the seconds for a text without a KV cache: for each unit a pass over all before it.
+
+    Args:
+        lm: The model.
+        prompt: The tokens before the text.
+        generation: The text.
+        vocabulary: The phrases, scored in each pass.
+        is_atomic: Whether a phrase is read as one vector; otherwise as its tokens.
+
+    Returns:
+        Seconds.
+    """
+    phrase_rows = lm.tensors(vocabulary) if vocabulary is not None else None
+    rows = _token_rows(lm, prompt)
+    seconds = 0.0
+    for piece in generation.pieces:
+        began = time.perf_counter()
+        states = lm.model.base_model(inputs_embeds=rows[None], use_cache=False).last_hidden_state
+        lm.embeddings.output(states[:, -1])
+        if phrase_rows is not None:
+            states[0, -1] @ phrase_rows.outputs.T + phrase_rows.bias
+        seconds += time.perf_counter() - began
+        ids = piece.ids[-1:] if is_atomic else piece.ids
+        rows = torch.cat([rows, _token_rows(lm, ids)])
+    return seconds
+
+
+def _token_rows(lm: DynamicLM, ids: Sequence[int]) -> Tensor:
+    tokens = torch.tensor(list(ids), dtype=torch.long, device=lm.model.device)
+    vectors: Tensor = lm.embeddings.input(tokens)
+    return vectors

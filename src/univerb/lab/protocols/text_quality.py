@@ -1,0 +1,151 @@
+"""Quality of generated texts: MAUVE, repetition, perplexity and compression.
+
+Texts are joined as the scripts behind the published values do (docs/method.md, Metrics).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from univerb.errors import OptionError
+from univerb.lab.metrics.compression import Compression, compression
+from univerb.lab.metrics.mauve import (
+    MAX_TOKENS,
+    Mauve,
+    cog_pair,
+    matched_pair,
+    mauve,
+    quantise,
+)
+from univerb.lab.metrics.repetition import Repetition, repetition, words
+from univerb.lab.protocols.generation_runner import GeneratedText, Progress
+from univerb.lab.protocols.lm_scorer import TextScorer
+from univerb.lab.protocols.passages import Passage
+from univerb.lab.protocols.result_cache import ResultCache, short_hash
+from univerb.tokenizer import Tokenizer
+
+Features = NDArray[numpy.float32]
+MIN_TEXTS = 20
+"""MAUVE of fewer texts has no two clusters of ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuality:
+    """The measurements of one system's texts."""
+
+    mauve_cog: Mauve | None
+    """As the published values: references keep their length. None if there are too few texts."""
+    mauve_matched: Mauve | None
+    """Both sides equally long."""
+    repetition: Repetition
+    """Prefix and text, cut to the reference's length."""
+    whole: Repetition
+    """The text alone, all of it."""
+    ppl: float
+    """Of one stream."""
+    ppl_per_sample: float
+    compression: Compression
+    splitter: str
+    """What split the words."""
+
+
+_QUALITY = TypeAdapter(TextQuality)
+
+
+class QualityMeter:
+    """Measures texts, and keeps the results.
+
+    Args:
+        scorer: Computes perplexities and features.
+        tokenizer: That of the passages.
+        cache: Where results are kept, under a hash of texts and scorer.
+        progress: Called with the number of texts of a step that are read, and of all.
+    """
+
+    def __init__(
+        self,
+        scorer: TextScorer,
+        tokenizer: Tokenizer,
+        cache: ResultCache,
+        progress: Progress | None = None,
+    ) -> None:
+        self._scorer, self._tokenizer = scorer, tokenizer
+        self._cache, self._progress = cache, progress
+        self._features: dict[str, Features] = {}
+
+    def measure(self, passages: Sequence[Passage], texts: Sequence[GeneratedText]) -> TextQuality:
+        """Measure the texts of a system.
+
+        Args:
+            passages: What was continued.
+            texts: The continuations, in the same order.
+
+        Returns:
+            The measurements.
+
+        Raises:
+            OptionError: If they are not of the same passages.
+        """
+        if [passage.name for passage in passages] != [text.passage for text in texts]:
+            raise OptionError("the texts are not those of the passages. Give both in one order.")
+        scoring = [self._scorer.fingerprint, words("").splitter]
+        content = [scoring, [(passage.prefix, passage.reference) for passage in passages]]
+        key = short_hash([content, [text.ids for text in texts]])
+        if self._cache.get(key, "quality") is None:
+            self._cache.put(key, "quality", asdict(self._measured(passages, texts)))
+        return _QUALITY.validate_python(self._cache.get(key, "quality"))
+
+    def _measured(self, passages: Sequence[Passage], texts: Sequence[GeneratedText]) -> TextQuality:
+        decode = self._tokenizer.decode
+        prefixes = [decode(passage.prefix) for passage in passages]
+        streams = [prefix + text.text for prefix, text in zip(prefixes, texts, strict=True)]
+        as_long = [text.ids[: len(p.reference)] for p, text in zip(passages, texts, strict=True)]
+        split = [words(f"{p} {decode(ids)}") for p, ids in zip(prefixes, as_long, strict=True)]
+        return TextQuality(
+            mauve_cog=self._cog(passages, prefixes, texts),
+            mauve_matched=self._matched(passages, texts),
+            repetition=repetition([each.tokens for each in split]),
+            whole=repetition([words(text.text).tokens for text in texts]),
+            ppl=self._scorer.stream_perplexity(streams, self._progress),
+            ppl_per_sample=self._scorer.per_sample_perplexity(streams, self._progress),
+            compression=compression([text.as_units() for text in texts]),
+            splitter=split[0].splitter,
+        )
+
+    def _cog(
+        self, passages: Sequence[Passage], prefixes: Sequence[str], texts: Sequence[GeneratedText]
+    ) -> Mauve | None:
+        encode = self._scorer.tokenizer.encode_prompt
+        references = [self._tokenizer.decode(passage.reference) for passage in passages]
+        pairs = map(cog_pair, prefixes, references, [text.text for text in texts])
+        return self._mauve([(encode(pair[0]), encode(pair[1])) for pair in pairs if pair])
+
+    def _matched(self, passages: Sequence[Passage], texts: Sequence[GeneratedText]) -> Mauve | None:
+        both = zip(passages, texts, strict=True)
+        pairs = [matched_pair(p.prefix, p.reference, text.ids) for p, text in both]
+        ids = self._scorer_ids
+        return self._mauve([(ids(pair[0]), ids(pair[1])) for pair in pairs if pair])
+
+    def _scorer_ids(self, ids: Sequence[int]) -> list[int]:
+        """Return tokens of the scorer for tokens of the passages."""
+        if self._scorer.tokenizer.fingerprint() == self._tokenizer.fingerprint():
+            return list(ids)
+        return self._scorer.tokenizer.encode_prompt(self._tokenizer.decode(ids))
+
+    def _mauve(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Mauve | None:
+        if len(pairs) < MIN_TEXTS:
+            return None
+        references, generated = zip(*pairs, strict=True)
+        clusters = quantise(self._features_of(references), self._features_of(generated))
+        return mauve(clusters)
+
+    def _features_of(self, texts: Sequence[Sequence[int]]) -> Features:
+        """Return the features of texts; references are the same for all systems."""
+        cut = [list(ids[:MAX_TOKENS]) for ids in texts]
+        key = short_hash(cut)
+        if key not in self._features:
+            self._features[key] = self._scorer.features(cut, self._progress)
+        return self._features[key]

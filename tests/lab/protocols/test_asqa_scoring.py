@@ -1,0 +1,177 @@
+"""Scores of answers to ASQA, worked out by hand, and paired intervals of their differences."""
+
+from collections import Counter
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+
+from univerb.documents.sentences import splitter_named
+from univerb.errors import OptionError
+from univerb.lab.protocols.asqa_answers import BARE, SYSTEMS, AsqaAnswer
+from univerb.lab.protocols.asqa_questions import AsqaQuestion
+from univerb.lab.protocols.asqa_scoring import (
+    MEASURES,
+    Judges,
+    SystemScores,
+    difference,
+    score_all,
+    score_answer,
+)
+
+ZOO = AsqaQuestion.model_validate(
+    {
+        "question": "What do animals do?",
+        "docs": [
+            {"title": "Cats", "text": "Cats purr loudly."},
+            {"title": "Dogs", "text": "Dogs bark at night."},
+            {"title": "Cows", "text": "Cows moo."},
+        ],
+        "qa_pairs": [
+            {"question": "Who purrs?", "short_answers": ["cats", "a cat"]},
+            {"question": "Who sings?", "short_answers": ["whales"]},
+        ],
+        "annotations": [
+            {"long_answer": "Whales sing."},
+            {"long_answer": "Cats purr, and dogs bark at night. Cows moo."},
+        ],
+    }
+)
+
+
+class Reader:
+    """Gives the same answers to all questions, and remembers what it was shown."""
+
+    name = "reader"
+
+    def __init__(self, *answers):
+        self._answers, self.shown = answers, []
+
+    def answers(self, questions):
+        self.shown += questions
+        return list(self._answers)
+
+
+def contains(premise: str, claim: str) -> bool:
+    """Entailed if the premise has every word."""
+    return set(claim.lower().strip(".").split()) <= set(premise.lower().replace(".", " ").split())
+
+
+JUDGES = Judges(contains, splitter_named("pysbd"))
+
+
+@pytest.mark.parametrize(
+    ("text", "recall", "precision", "cited"),
+    [
+        ("Cats purr.", 0.0, 0.0, 0.0),
+        ("Cats purr [1].", 1.0, 1.0, 1.0),
+        # Behind the full stop, as LMs like to type: for the sentence that ends there.
+        ("Cats purr.[1] Dogs bark.[2]", 1.0, 1.0, 1.0),
+        ("Cats purr. [1] Dogs bark. [1][2]. Fish swim.", 2 / 3, 2 / 3, 2 / 3),
+        ("[1] Cats purr.", 1.0, 1.0, 1.0),
+        ("Cats purr [2].", 0.0, 0.0, 1.0),
+        # A number that points nowhere: not supported, and no citation that counts.
+        ("Cats purr [1][9]. Dogs bark [2].", 0.5, 1.0, 1.0),
+        # Neither passage alone says it, so both are needed.
+        ("Cats bark loudly [1][2].", 1.0, 1.0, 1.0),
+        # The third is not needed.
+        ("Cats bark loudly [1][2][3].", 1.0, 2 / 3, 1.0),
+        # A fourth citation does not count.
+        ("Cats purr [1][1][1][3].", 1.0, 1.0, 1.0),
+        ("Cats purr [1]. Dogs bark [1][2]. Birds sing [9]. Fish swim.", 0.5, 2 / 3, 0.75),
+        # Only the first line is judged.
+        ("\n Cats purr [1].<|im_end|>\nDogs fly.", 1.0, 1.0, 1.0),
+    ],
+)
+def test_citations_by_hand(text, recall, precision, cited):
+    own = score_answer(ZOO, text, 0.25, JUDGES)
+    assert own.citations is not None
+    assert (own.citations.recall, own.citations.precision) == pytest.approx((recall, precision))
+    assert own.cited == pytest.approx(cited)
+    assert own.phrase_share == 0.25
+
+
+def test_the_other_scores_by_hand():
+    text = "Cats purr [1]. Dogs bark [1][2]. Whales, too [9].\nA second line."
+    reader = Reader("The Cats", "dogs")
+    own = score_answer(ZOO, text, 0.0, JUDGES._replace(reader=reader))
+    plain = "Cats purr. Dogs bark. Whales, too."
+    assert reader.shown == [("Who purrs?", plain), ("Who sings?", plain)]
+    assert (own.str_em.em, own.words) == (1.0, 6)
+    assert (own.qa.em, own.qa.f1) == (0.5, 0.5)
+    scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
+    lines = "Cats purr.\nDogs bark.\nWhales, too."
+    references = ("Whales sing.", "Cats purr, and dogs bark at night.\nCows moo.")
+    each = [scorer.score(reference, lines)["rougeLsum"].fmeasure for reference in references]
+    assert own.rouge == pytest.approx(max(each)) and each[0] < each[1]
+    assert score_answer(ZOO, text, 0.0, JUDGES).qa is None
+
+
+def test_an_empty_answer_counts_but_not_for_citations():
+    reader = Reader("", "")
+    judges = JUDGES._replace(reader=reader)
+    own = score_answer(ZOO, "  \n", 0.0, judges)
+    assert (own.citations, own.cited) == (None, None)
+    assert (own.str_em.em, own.rouge, own.words) == (0, 0, 0)
+    assert {text for _, text in reader.shown} == {" "}, "a reader cannot read an empty text"
+    full = score_answer(ZOO, "Cats purr [1].", 0.5, judges)
+    both = SystemScores(BARE, (own, full))
+    assert both.empty == 1
+    means = both.means()
+    assert (means["Citation_rec"], means["Citation_prec"]) == (100.0, 100.0)
+    assert (means["str-EM"], means["Words"], means["Phrase share"]) == (25.0, 1.0, 25.0)
+    assert set(means) == set(MEASURES)
+    assert "Citation_rec" not in SystemScores(BARE, (own,)).means()
+
+
+def test_every_pair_is_judged_once_and_systems_by_their_own_markers():
+    asked: Counter = Counter()
+
+    def entails(premise, claim):
+        asked[premise, claim] += 1
+        return contains(premise, claim)
+
+    texts = {"typed": "Cats purr.", "sentence": "Cats purr [1]."}
+    answers = {system.name: [AsqaAnswer(texts, 0.5, "eos")] * 2 for system in SYSTEMS}
+    seen = []
+    found = score_all(
+        [ZOO, ZOO], answers, SYSTEMS, Judges(entails, JUDGES.split), lambda *own: seen.append(own)
+    )
+    assert set(asked.values()) == {1}
+    assert seen == [(done, 8) for done in range(1, 9)]
+    recalls = {own.system.name: own.means().get("Citation_rec") for own in found}
+    assert recalls == {own.name: 0.0 if own is BARE else 100.0 for own in SYSTEMS}
+
+
+numbers = st.lists(
+    st.tuples(st.floats(0, 100) | st.none(), st.floats(0, 100) | st.none()), min_size=1, max_size=9
+)
+
+
+@given(numbers, st.integers(0, 99))
+def test_differences_are_those_of_the_means_and_change_sides(pairs, seed):
+    ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
+    known = [[v for v in side if v is not None] for side in (ours, theirs)]
+    if not all(known):
+        with pytest.raises(OptionError, match="cannot be compared in pairs"):
+            difference(ours, theirs)
+        return
+    found = difference(ours, theirs, resamples=50, seed=seed)
+    assert found.value == pytest.approx(numpy.mean(known[0]) - numpy.mean(known[1]), abs=1e-9)
+    back = difference(theirs, ours, resamples=50, seed=seed)
+    assert back == pytest.approx((-found.value, -found.high, -found.low), abs=1e-9)
+    assert found.low <= found.high
+
+
+def test_intervals_are_paired():
+    theirs = [float(value) for value in range(0, 100, 5)]
+    ours = [value + 3.0 for value in theirs]
+    assert difference(ours, theirs) == pytest.approx((3.0, 3.0, 3.0))
+    # Over unpaired questions the interval is that of the mean of 20 draws: about 1.64 * 6.4.
+    found = difference(ours, [0.0] * 20, resamples=4000)
+    assert found.value == pytest.approx(50.5)
+    assert (found.high - found.low) / 2 == pytest.approx(1.645 * numpy.std(ours) / 20**0.5, rel=0.1)
+    with pytest.raises(OptionError, match="3 and 2 answers"):
+        difference([1.0, 2.0, 3.0], [1.0, 2.0])
