@@ -12,7 +12,7 @@ from univerb.lab.tables.table_results import SystemRow, TableResult
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import Negative, TrainingConfig
 from univerb.training.processes import Processes
-from univerb.training.regimes import make_task
+from univerb.training.task_factory import make_task
 from univerb.training.trainer import train
 
 SAMPLES = {"FMM": "fmm", "N-words": "n-words", "N-ids": "n-ids"}
