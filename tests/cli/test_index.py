@@ -111,14 +111,14 @@ def test_a_dry_run_of_a_removal_is_refused_in_one_line(index, docs):
         ([], "give documents"),
         (["--remove", "x"], "no corpus yet"),
         (["nowhere.txt"], "nowhere.txt"),
-        (["DOCS", "--max-words", "0"], "max_words"),
+        (["DOCS", "--max-words", "0"], "--max-words"),
         (["DOCS", "--sizes", "1-3"], "at least 2 tokens"),
         (["DOCS", "--sizes", "2-99"], "sizes"),
         (["DOCS", "--sizes", "x"], "sizes"),
         (["DOCS", "--vector-dtype", "int8"], "dtype"),
         (["DOCS", "--method", "bm52"], "bm52"),
         (["DOCS", "--splitter", "rulez"], "rulez"),
-        (["DOCS", "--min-count", "0"], "min_count"),
+        (["DOCS", "--min-count", "0"], "--min-count"),
         (["DOCS", "--overlap", "-1"], "overlap"),
     ],
 )
@@ -150,4 +150,4 @@ def test_settings_that_differ_from_those_of_the_corpus_are_refused(run, model, t
     assert run(*base, "--min-count", 1).code == 0
     ran = run(*base, "--min-count", 3)
     assert ran.code == 1
-    assert "min_count" in ran.err
+    assert "--min-count" in ran.err

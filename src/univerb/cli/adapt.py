@@ -60,7 +60,7 @@ def adapt(
     kept_out = read_documents(*held_out) if held_out else None
     other = open_corpus(before) if before else None
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
-    lm = load_model(model.name, dtype=model.dtype, offline=model.offline)
+    lm = load_model(**dict(model))
     note_untrained(lm)
     from univerb.applications.adapt import adapt as run
 

@@ -29,7 +29,7 @@ def calibrate(
     show_warnings()
     opened = open_corpus(corpus)
     documents = read_documents(*docs)
-    lm = load_model(model.name, dtype=model.dtype, offline=model.offline)
+    lm = load_model(**dict(model))
     note_untrained(lm)
     from univerb.applications.calibrate import calibrate as run
     from univerb.applications.calibrate import save_profile

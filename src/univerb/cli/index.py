@@ -9,10 +9,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from univerb.cli.console import console, errors, escape, print_json, show_warnings
+from univerb.cli.flags import with_flags
 from univerb.cli.loading import load_model
-from univerb.cli.options import AsJson, Dtype, Model, Offline, parse_sizes
+from univerb.cli.options import AsJson, TorchFlags, parse_sizes
 from univerb.errors import OptionError
-from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.corpus.build import OnProgress
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from univerb.corpus.manifest import CorpusSettings, Manifest
     from univerb.phrase import Document
 
-CORPUS, WORK, MODEL = "Corpus", "Work", "Model"
+CORPUS, WORK = "Corpus", "Work"
 
 
+@with_flags
 def index(
     context: typer.Context,
+    model: TorchFlags,
     docs: Annotated[
         list[str] | None, typer.Argument(help="Documents, folders, or - for stdin.")
     ] = None,
@@ -73,9 +75,6 @@ def index(
     ray_address: Annotated[
         str | None, typer.Option(help="A running Ray cluster.", rich_help_panel=WORK)
     ] = None,
-    model: Model = DEFAULT_MODEL,
-    dtype: Dtype = "float32",
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Build a corpus once: retrieval index, phrases and their vectors. Adds to an existing one."""
@@ -107,7 +106,7 @@ def index(
     if not is_new and not replace:
         _check_names(output, documents)
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
-    lm = load_model(model, dtype=dtype, offline=offline)
+    lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder
 
     if dry_run:

@@ -9,20 +9,19 @@ from rich.table import Table
 from rich.text import Text
 
 from univerb.cli.console import console, print_json, show_warnings
+from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import prepare_default
-from univerb.cli.options import MinCount, Sizes, Source, SourceName, phrase_source
+from univerb.cli.options import PHRASES, SourceOptions
 from univerb.errors import ModelError, OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
 
+@with_flags
 def phrases(
     docs: Annotated[list[str], typer.Argument(help="Documents, folders, or - for stdin.")],
-    source: Source = SourceName.tokens,
-    sizes: Sizes = None,
-    min_count: MinCount = 5,
-    max_phrases: Annotated[int | None, typer.Option(help="Keep at most so many.")] = None,
+    source: Annotated[SourceOptions, Flags(PHRASES)],
     limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
     model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -36,9 +35,8 @@ def phrases(
         raise OptionError(f"limit is {limit}; give 0 for all, or how many to show.")
     documents = read_documents(*docs)
     tokenizer = _tokenizer(model)
-    found = collect_phrases(
-        documents, tokenizer, phrase_source(source, sizes, min_count, documents), max_phrases
-    )
+    find = source.phrase_source(documents)
+    found = collect_phrases(documents, tokenizer, find, source.max_phrases)
     shown = found[: limit or None]
     if as_json:
         print_json({"schema_version": 1, "total": len(found), "phrases": [_row(p) for p in shown]})

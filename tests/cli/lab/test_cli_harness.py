@@ -114,7 +114,7 @@ def test_a_wrong_task_is_said_before_the_model_is_loaded(run, folder):
 
 def test_other_wrong_options_are_one_line(ask, model, folder):
     ran = ask("--model", model, "--phrase-bias", "5000")
-    assert ran.code == 1 and "phrase_bias is 5000" in ran.err
+    assert ran.code == 1 and "--phrase-bias is 5000" in ran.err
     ran = ask("--model", model, "--chat")
     assert ran.code == 1 and "no chat template" in ran.err
     (folder / "data.json").unlink()

@@ -436,7 +436,7 @@ class TestCommand:
 
     def test_measures_and_reports(self, run, user, tmp_path):
         given = ["--docs", user / "held.txt", "--corpus", user / "c.uv", *self.SHORT]
-        given += ["--model", user / "encoder", "--out", tmp_path / "report", "--bias", 4]
+        given += ["--model", user / "encoder", "--out", tmp_path / "report", "--phrase-bias", 4]
         ran = run("lab", "phrases", *given, "--json")
         assert ran.code == 0, ran.err
         written = json.loads((tmp_path / "report" / "phrases.json").read_text())

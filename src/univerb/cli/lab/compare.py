@@ -10,27 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from univerb.cli.console import console, note_untrained, pieces_text, print_json, show_warnings
+from univerb.cli.flags import Flags, with_flags
 from univerb.cli.generate import selected_phrases
 from univerb.cli.index import told_progress
+from univerb.cli.lab.options import refuse_overwriting, typed_names, write_pages
 from univerb.cli.loading import load_model
-from univerb.cli.options import (
-    OUTPUT,
-    PHRASES,
-    Adapter,
-    AsJson,
-    Device,
-    Dtype,
-    MaxTokens,
-    Model,
-    Offline,
-    PhraseBias,
-    Threads,
-    refuse_overwriting,
-    typed_names,
-    write_pages,
-)
+from univerb.cli.options import DECODING, OUTPUT, PHRASES, AsJson, TorchFlags
+from univerb.config import GenerationConfig
 from univerb.errors import OptionError, PromptError
-from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.lab.judging.case_study import CaseStudy
@@ -54,8 +41,11 @@ _CHUNKS = 32
 """Chunks of a corpus that give phrases."""
 
 
+@with_flags
 def compare(
     context: typer.Context,
+    decoding: Annotated[GenerationConfig, Flags(DECODING, only=("max_tokens", "phrase_bias"))],
+    model: TorchFlags,
     prompt: Annotated[str, typer.Argument(help="The text to continue.")] = "",
     system: Annotated[
         list[SystemName],
@@ -69,14 +59,6 @@ def compare(
         list[str] | None, _phrases(help="Take phrases of files or folders. Repeatable.")
     ] = None,
     corpus: Annotated[Path | None, _phrases(help="A corpus that `univerb index` built.")] = None,
-    max_tokens: MaxTokens = 128,
-    phrase_bias: PhraseBias = None,
-    model: Model = DEFAULT_MODEL,
-    adapter: Adapter = False,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    offline: Offline = None,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page.", rich_help_panel=OUTPUT)] = None,
 ) -> None:
@@ -88,29 +70,23 @@ def compare(
         refuse_overwriting("--html", html, texts)
         _show(_finished(texts), html, as_json)
         return
-    from univerb.config import GenerationConfig
     from univerb.corpus import open_corpus
     from univerb.documents.read import read_documents
 
-    options: dict[str, Any] = {"max_tokens": max_tokens, "phrase_bias": phrase_bias}
-    GenerationConfig(**options)
     if not prompt:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
     opened = open_corpus(corpus) if corpus else None
     documents = read_documents(*docs) if docs else []
-    lm = load_model(
-        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
-    )
+    lm = load_model(**dict(model))
     note_untrained(lm)
     vocabulary = lm.vocabulary(documents)
     if opened:
         vocabulary.add(selected_phrases(lm, opened, prompt, _CHUNKS).phrases)
-    typed = {name: value for name, value in options.items() if value is not None}
     writers = {}
     for name in system:
         mode = name.value if name in _MODES else None
         calibrated = opened.profile_options(lm.fingerprint(), mode) if opened else {}
-        writers[name] = calibrated | {"mode": mode} | typed
+        writers[name] = calibrated | {"mode": mode} | decoding.options()
     _show([_written(lm, prompt, writers, vocabulary)], html, as_json)
 
 

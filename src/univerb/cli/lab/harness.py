@@ -8,26 +8,21 @@ from typing import Annotated
 import typer
 
 from univerb.cli.console import note_untrained, print_json, show_warnings
+from univerb.cli.flags import Flags, with_flags
 from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
-from univerb.cli.options import (
-    PHRASES,
-    Adapter,
-    AsJson,
-    Device,
-    Dtype,
-    Model,
-    Offline,
-    PhraseBias,
-    Threads,
-)
-from univerb.locations import DEFAULT_MODEL, is_offline
+from univerb.cli.options import DECODING, PHRASES, AsJson, TorchFlags
+from univerb.config import GenerationConfig
+from univerb.locations import is_offline
 
 _phrases = partial(typer.Option, rich_help_panel=PHRASES)
 
 
+@with_flags
 def harness(
     tasks: Annotated[list[str], typer.Argument(help="Tasks or groups of the harness.")],
+    decoding: Annotated[GenerationConfig, Flags(DECODING, only=("phrase_bias",))],
+    model: TorchFlags,
     tasks_folder: Annotated[
         Path | None, typer.Option(help="More tasks, as YAML files; Python that they name is run.")
     ] = None,
@@ -45,18 +40,11 @@ def harness(
         str | None,
         _phrases(help="A file with phrases, or `context`: the n-grams of each request's context."),
     ] = None,
-    phrase_bias: PhraseBias = None,
-    model: Model = DEFAULT_MODEL,
-    adapter: Adapter = False,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Run tasks of lm-evaluation-harness; likelihoods are exact over tokens and phrases."""
     show_warnings()
-    if is_offline() if offline is None else offline:
+    if is_offline() if model.offline is None else model.offline:
         # Read when the Hub's packages are imported, which comes later: data sets stay away, too.
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     from univerb.lab.harness.tasks import find_tasks, results_table, run_tasks
@@ -67,12 +55,11 @@ def harness(
     from univerb.lab.harness.request_phrases import read_sources
 
     sources = read_sources(docs or (), corpus, phrases, k)
-    lm = load_model(
-        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
-    )
+    lm = load_model(**dict(model))
     note_untrained(lm)
     with told_progress() as tell:
-        harness_lm = UniverbLM(lm, sources, phrase_bias=phrase_bias, on_progress=tell)
+        bias = decoding.options().get("phrase_bias")
+        harness_lm = UniverbLM(lm, sources, phrase_bias=bias, on_progress=tell)
         results = run_tasks(
             harness_lm, tasks, manager, limit=limit, num_fewshot=num_fewshot, chat=chat
         )

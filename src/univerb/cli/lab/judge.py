@@ -11,7 +11,8 @@ from rich.text import Text
 
 from univerb.cli.console import console, errors, print_json, show_warnings
 from univerb.cli.index import told_progress
-from univerb.cli.options import AsJson, refuse_overwriting, typed_names
+from univerb.cli.lab.options import refuse_overwriting, typed_names
+from univerb.cli.options import AsJson
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,25 +9,13 @@ import typer
 from rich.table import Table
 
 from univerb.cli.console import console, escape, note_untrained, print_json, show_warnings
+from univerb.cli.flags import Flags, with_flags
 from univerb.cli.index import told_progress
+from univerb.cli.lab.options import write_pages
 from univerb.cli.loading import load_model
-from univerb.cli.options import (
-    DECODING,
-    OUTPUT,
-    Adapter,
-    AsJson,
-    Device,
-    Dtype,
-    Mode,
-    Model,
-    Offline,
-    Threads,
-    Tolerance,
-    make_folder,
-    write_pages,
-)
+from univerb.cli.options import DECODING, OUTPUT, AsJson, TorchFlags, make_folder
+from univerb.config import GenerationConfig
 from univerb.errors import OptionError, did_you_mean
-from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.config import Profile
@@ -38,8 +26,13 @@ PROTOCOL = "Protocol"
 SWEEP_DOCUMENTS = 12
 
 
+@with_flags
 def phrases(
     docs: Annotated[list[str], typer.Option(help="Held-out text: files or folders. Repeatable.")],
+    decoding: Annotated[
+        GenerationConfig, Flags(DECODING, only=("mode", "tolerance", "phrase_bias"))
+    ],
+    model: TorchFlags,
     corpus: Annotated[
         Path | None, typer.Option(help="Where candidates are retrieved (`univerb index`).")
     ] = None,
@@ -73,12 +66,6 @@ def phrases(
         int, typer.Option(min=1, help="Base tokens to write.", rich_help_panel=PROTOCOL)
     ] = 128,
     seed: Annotated[int, typer.Option(min=0, rich_help_panel=PROTOCOL)] = 0,
-    mode: Mode = None,
-    tolerance: Tolerance = None,
-    bias: Annotated[
-        float | None,
-        typer.Option("--bias", help="Added to every phrase's logit.", rich_help_panel=DECODING),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -88,12 +75,6 @@ def phrases(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    model: Model = DEFAULT_MODEL,
-    adapter: Adapter = False,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure phrases on held-out documents, cut in the middle: what follows is the truth."""
@@ -106,11 +87,9 @@ def phrases(
         make_folder("--out", out)
     opened = open_corpus(corpus) if corpus else None
     documents = read_documents(*docs)
-    lm = load_model(
-        model, adapter=adapter, device=device, dtype=dtype, threads=threads, offline=offline
-    )
+    lm = load_model(**dict(model))
     note_untrained(lm)
-    lm.profile = _profile(lm.profile, {"mode": mode, "tolerance": tolerance, "phrase_bias": bias})
+    lm.profile = lm.profile.model_copy(update=decoding.options())
     from univerb.lab.phrases.run import Protocol, evaluate_phrases
 
     protocol = Protocol(context=context, truth=truth, k=k, max_tokens=max_tokens, seed=seed)
@@ -135,19 +114,6 @@ def phrases(
         print_json(report.to_dict())
     else:
         _show(report)
-
-
-def _profile(own: "Profile", given: dict[str, Any]) -> "Profile":
-    """Return the model's profile with what was typed in its place."""
-    from pydantic import ValidationError
-
-    typed = {name: value for name, value in given.items() if value is not None}
-    try:
-        return own.model_validate(own.model_dump() | typed)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(map(str, first["loc"]))
-        raise OptionError(f"{name} is {first['input']!r}: {first['msg']}.") from None
 
 
 def _ways(

@@ -8,26 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
+from univerb.cli.flags import with_flags
 from univerb.cli.index import told_progress
+from univerb.cli.lab.options import DATA, DataFolder, LawCorpus, WikiCorpus
 from univerb.cli.loading import load_model
-from univerb.cli.options import (
-    DATA,
-    MODEL,
-    OUTPUT,
-    Adapter,
-    AsJson,
-    DataFolder,
-    Device,
-    Dtype,
-    LawCorpus,
-    Model,
-    Offline,
-    Threads,
-    WikiCorpus,
-    make_folder,
-)
+from univerb.cli.options import MODEL, OUTPUT, AsJson, TorchFlags, make_folder
 from univerb.errors import OptionError
-from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.corpus.build import OnProgress
@@ -53,9 +39,10 @@ _nli = _judge(help="Judges citations, such as google/t5_xxl_true_nli_mixture; de
 _reader = _judge(help="For QA-EM and QA-F1, such as gaotianyu1350/roberta-large-squad.")
 
 
+@with_flags
 def reproduce(
     table: Annotated[list[str], typer.Argument(help=TABLES)],
-    model: Model = DEFAULT_MODEL,
+    model: TorchFlags,
     test_set: Annotated[list[str] | None, _test_set] = None,
     limit: Annotated[int, _size(help="Passages for greedy rows.")] = 200,
     limit_nucleus: Annotated[int | None, _size(help="The same for nucleus rows.")] = None,
@@ -76,11 +63,6 @@ def reproduce(
     nli: Annotated[str | None, _nli] = None,
     reader: Annotated[str | None, _reader] = None,
     out: Annotated[Path, _out] = Path("reproduced"),
-    adapter: Adapter = False,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Make tables of the paper for a model, beside the paper's values, with what compares."""
@@ -90,17 +72,17 @@ def reproduce(
     from univerb.lab.protocols.experiment import Sizes
     from univerb.lab.protocols.generation_runner import GenerationTask
 
-    loading: dict[str, Any] = {"device": device, "offline": offline}
-    load = partial(load_model, model, dtype=dtype, threads=threads, **loading)
+    loading: dict[str, Any] = {"device": model.device, "offline": model.offline}
+    bare = dict(model) | {"adapter": False}
     resources = replace(
         _resources(out, nli, reader, ablation, loading),
         questions=questions,
         test_sets=test_set or (),
-        bare=load if adapter else None,
+        bare=partial(load_model, **bare) if model.adapter else None,
         judge=judge_model,
     )
     _check(names, resources, data, scorer_dtype)
-    lm = load(adapter=adapter)
+    lm = load_model(**dict(model))
     corpora = {"wiki": wiki_corpus, "law": law_corpus}
     with told_progress() as progress:
         experiment = replace(
@@ -109,7 +91,7 @@ def reproduce(
             sizes=Sizes(limit, limit_nucleus or limit, timed, uncached),
             task=GenerationTask(max_tokens=max_tokens, seed=seed),
             k=k,
-            training=training or ("its adapter" if adapter else "none"),
+            training=training or ("its adapter" if model.adapter else "none"),
         )
         reports = _make(experiment, names, resources)
     _show(reports, out, as_json)

@@ -11,24 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from univerb.cli.console import console, escape, print_json, show_warnings
+from univerb.cli.flags import Flags, with_flags
 from univerb.cli.index import told_progress
+from univerb.cli.lab.options import DataFolder, LawCorpus, WikiCorpus, write_pages
 from univerb.cli.loading import load_model
-from univerb.cli.options import (
-    OUTPUT,
-    AsJson,
-    DataFolder,
-    Engine,
-    EngineName,
-    LawCorpus,
-    Model,
-    Offline,
-    Threads,
-    WikiCorpus,
-    make_folder,
-    write_pages,
-)
+from univerb.cli.options import MODEL, OUTPUT, AsJson, ModelOptions, make_folder
 from univerb.lab.markdown import plain
-from univerb.locations import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from univerb.lab.speed.timing import SpeedReport
@@ -45,7 +33,9 @@ class PartName(StrEnum):
     corpus = "corpus"
 
 
+@with_flags
 def speed(
+    model: Annotated[ModelOptions, Flags(MODEL, only=("name", "engine", "threads", "offline"))],
     part: Annotated[
         PartName,
         typer.Argument(
@@ -78,7 +68,6 @@ def speed(
         Path | None,
         typer.Option(help="head: take phrases and vectors from here.", rich_help_panel=PARTS),
     ] = None,
-    engine: Engine = EngineName.torch,
     data: DataFolder = None,
     wiki_corpus: WikiCorpus = None,
     law_corpus: LawCorpus = None,
@@ -88,9 +77,6 @@ def speed(
             "-o", "--out", help="Write the report here; systems resumes.", rich_help_panel=OUTPUT
         ),
     ] = Path("speed"),
-    model: Model = DEFAULT_MODEL,
-    threads: Threads = None,
-    offline: Offline = None,
     as_json: AsJson = False,
 ) -> None:
     """Time univerb beside HF generate, prompt lookup and llama.cpp, or a part of it by itself."""
@@ -106,8 +92,8 @@ def speed(
         from univerb.lab.speed.figures import report_systems
         from univerb.lab.speed.run import make_plan, run_systems
 
-        lm = load_model(model, offline=offline)
-        sizes = {"limit": limit, "max_tokens": max_tokens, "threads": threads}
+        lm = load_model(model.name, offline=model.offline)
+        sizes = {"limit": limit, "max_tokens": max_tokens, "threads": model.threads}
         corpora = {"wiki": wiki_corpus, "law": law_corpus}
         with told_progress() as tell:
             plan = make_plan(
@@ -120,7 +106,7 @@ def speed(
         from univerb.lab.speed.parts import time_part
 
         make_folder("--out", out)
-        loaded = load_model(model, engine=engine, threads=threads, offline=offline)
+        loaded = load_model(**dict(model))
         with told_progress() as tell:
             report = time_part(loaded, part, docs or [], corpus, limit, tell)
     _write(out, part, report)
