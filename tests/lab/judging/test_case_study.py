@@ -12,7 +12,13 @@ from rich.console import Console
 from univerb.cli.console import pieces_text
 from univerb.decoding.results import Generation, Piece, Stats
 from univerb.errors import OptionError
-from univerb.lab.judging.case_study import NO_SOURCE, CaseStudy, System, places, terminal_view
+from univerb.lab.judging.case_study import (
+    NO_SOURCE,
+    CaseStudy,
+    SystemOutput,
+    source_labels,
+    terminal_view,
+)
 from univerb.lab.judging.case_study_html import case_study_html
 from univerb.phrase import Phrase, Span
 
@@ -27,7 +33,7 @@ def a_token(text: str) -> Piece:
     return Piece(text, (4,), -0.5)
 
 
-OURS = System(
+OURS = SystemOutput(
     "univerb",
     (
         a_phrase(" significantly modified", "ship.md"),
@@ -37,7 +43,7 @@ OURS = System(
         a_phrase(" torpedo tubes"),
     ),
 )
-THEIRS = System("plain LM", tuple(a_token(f" plain{n}") for n in range(60)))
+THEIRS = SystemOutput("plain LM", tuple(a_token(f" plain{n}") for n in range(60)))
 STUDY = CaseStudy("The ship was", (OURS, THEIRS))
 
 
@@ -99,12 +105,11 @@ def test_sources_show_on_pointing():
 
 def test_captions_count():
     assert OURS.caption == "11 tokens in 5 units, 82% in phrases"
-    assert System("empty", ()).caption == "0 tokens in 0 units, 0% in phrases"
-    assert System("mine", OURS.pieces, "very fast").caption == "very fast"
+    assert SystemOutput("empty", ()).caption == "0 tokens in 0 units, 0% in phrases"
 
 
 def test_a_text_without_pieces_is_shown_as_it_is():
-    own = System.from_dict("other", {"text": " two <words>"})
+    own = SystemOutput.from_dict("other", {"text": " two <words>"})
     assert own.caption == "2 words"
     assert own.to_dict() == {"name": "other", "text": " two <words>"}
     page = Page(case_study_html([CaseStudy("p", (own, OURS, THEIRS))]))
@@ -121,7 +126,7 @@ any_text = texts | hostile
 
 @given(any_text, any_text, any_text, any_text, any_text)
 def test_no_text_becomes_markup(prompt, name, phrase, document, token):
-    own = System(name, (a_phrase(phrase, document), a_token(token)))
+    own = SystemOutput(name, (a_phrase(phrase, document), a_token(token)))
     source = case_study_html([CaseStudy(prompt, (own, own))], name)
     page = Page(source)
     assert {tag for tag, _ in page.tags} <= {
@@ -171,22 +176,15 @@ def test_the_terminal_shows_both_side_by_side(width):
 
 @pytest.mark.parametrize(("width", "beside"), [(40, 2), (119, 2), (120, 3), (400, 4)])
 def test_more_systems_go_below_where_there_is_no_room(width, beside):
-    systems = tuple(System(f"s{n}", (a_token(f" text{n}"),)) for n in range(4))
+    systems = tuple(SystemOutput(f"s{n}", (a_token(f" text{n}"),)) for n in range(4))
     text, _ = shown(CaseStudy("p", systems), width)
     titles = [sum(f" s{n} " in line for n in range(4)) for line in text.splitlines()]
     expected = [beside] * (4 // beside) + [4 % beside]
     assert [count for count in titles if count] == [count for count in expected if count]
 
 
-def test_sources_may_be_left_out():
-    console = Console(file=io.StringIO(), width=100)
-    with console.capture() as captured:
-        console.print(terminal_view(STUDY, pieces_text, with_sources=False))
-    assert "torpedo tubes" in captured.get() and "ship.md" not in captured.get()
-
-
 def test_names_are_no_terminal_markup():
-    text, _ = shown(CaseStudy("[bold]p[/]", (System("[red]x[/]", OURS.pieces), THEIRS)), 100)
+    text, _ = shown(CaseStudy("[bold]p[/]", (SystemOutput("[red]x[/]", OURS.pieces), THEIRS)), 100)
     assert "[red]x[/]" in text and "[bold]p[/]" in text
 
 
@@ -195,14 +193,14 @@ def test_names_are_no_terminal_markup():
 
 def test_a_generation_comes_back_from_its_json():
     generation = Generation("", OURS.pieces, "eos", Stats())
-    read = System.from_dict("univerb", json.loads(json.dumps(generation.to_dict())))
+    read = SystemOutput.from_dict("univerb", json.loads(json.dumps(generation.to_dict())))
     assert [(p.text, p.ids, p.phrase, p.sources) for p in read.pieces] == [
         (p.text, p.ids, p.phrase, p.sources) for p in OURS.pieces
     ]
     assert case_study_html([CaseStudy("", (read, THEIRS))]) == case_study_html(
         [CaseStudy("", (OURS, THEIRS))]
     )
-    again = System.from_dict("univerb", json.loads(json.dumps(OURS.to_dict())))
+    again = SystemOutput.from_dict("univerb", json.loads(json.dumps(OURS.to_dict())))
     assert again.to_dict()["pieces"] == read.to_dict()["pieces"]
     assert again.text == OURS.text
 
@@ -221,10 +219,10 @@ def test_a_generation_comes_back_from_its_json():
 )
 def test_what_is_no_generation_is_refused(value, where):
     with pytest.raises(OptionError, match=where):
-        System.from_dict("mine", value)
+        SystemOutput.from_dict("mine", value)
 
 
 def test_places_are_limited():
     phrase = Phrase((1, 2), "x", tuple(Span(f"d{n}", 0, 1) for n in range(5)))
-    assert places(phrase, 5)[-1] == "d4, characters 0-1"
-    assert places(phrase, 1) == ["d0, characters 0-1", "and 4 more"]
+    assert source_labels(phrase, 5)[-1] == "d4, characters 0-1"
+    assert source_labels(phrase, 1) == ["d0, characters 0-1", "and 4 more"]

@@ -113,19 +113,20 @@ def _written(
     vocabulary: "DynamicVocabulary",
 ) -> "CaseStudy":
     from univerb.decoding.loop import generate
-    from univerb.lab.judging.case_study import CaseStudy, System
+    from univerb.lab.judging.case_study import CaseStudy, SystemOutput
 
     systems = []
     with told_progress() as tell:
         for number, (name, options) in enumerate(writers.items(), 1):
             phrases = None if name is SystemName.plain else vocabulary
-            systems.append(System(name.value, generate(lm, prompt, phrases, **options).pieces))
+            pieces = generate(lm, prompt, phrases, **options).pieces
+            systems.append(SystemOutput(name.value, pieces))
             tell("texts", number, len(writers))
     return CaseStudy(prompt, tuple(systems))
 
 
 def _finished(files: list[Path]) -> "list[CaseStudy]":
-    from univerb.lab.judging.case_study import CaseStudy, System
+    from univerb.lab.judging.case_study import CaseStudy, SystemOutput
     from univerb.lab.judging.system_texts import read_texts, system_names
 
     names, texts = system_names(files), read_texts(files)
@@ -134,7 +135,7 @@ def _finished(files: list[Path]) -> "list[CaseStudy]":
     # JSON may hold halves of characters, which no page and no terminal can.
     whole = json.dumps(texts, ensure_ascii=False).encode(errors="replace")
     return [
-        CaseStudy(prompt, tuple(map(System.from_dict, names, written)))
+        CaseStudy(prompt, tuple(map(SystemOutput.from_dict, names, written)))
         for prompt, written in json.loads(whole)
     ]
 

@@ -136,21 +136,21 @@ def _model_result(
 ) -> _Result:
     from univerb.lab.judging.judge import preference
 
-    found = preference(pairs, replies)
+    verdicts = preference(pairs, replies)
     ours, theirs = names
     return _Result(
         f"{ours} against {theirs}: {len(pairs)} pairs, judged by {model or 'what replied'}",
         {
-            "rate_avg, both orders": found.rate_avg.rates,
-            "item_avg, pair by pair": found.item_avg.rates,
-            f"{ours} first": found.orders[0].rates,
-            f"{theirs} first": found.orders[1].rates,
+            "rate_avg, both orders": verdicts.rate_avg.rates,
+            "item_avg, pair by pair": verdicts.item_avg.rates,
+            f"{ours} first": verdicts.orders[0].rates,
+            f"{theirs} first": verdicts.orders[1].rates,
         },
         [
-            f"Position bias {found.position_bias:.0%}: the share of pairs where the same position "
-            f"won in both orders. {found.unclear} pairs without a clear verdict are left out."
+            f"Position bias {verdicts.position_bias:.0%}: the same position won in both "
+            f"orders; {verdicts.unclear} pairs without a clear verdict are left out."
         ],
-        {"ours": ours, "theirs": theirs, "judge": model} | found.to_dict(),
+        {"ours": ours, "theirs": theirs, "judge": model} | verdicts.to_dict(),
         "gpt4",
     )
 
@@ -159,19 +159,19 @@ def _human_result(filled: list[Path], key: Path) -> _Result:
     from univerb.lab.judging.human_sheet import SheetKey, human_preference, read_sheet
 
     known = SheetKey.read(key)
-    found = human_preference(known, [read_sheet(path, known) for path in filled])
+    criteria = human_preference(known, [read_sheet(path, known) for path in filled])
     title = f"{known.ours} against {known.theirs}: {len(known.sides)} pairs"
     return _Result(
         f"{title}, annotators: {len(filled)}",
-        {criterion.criterion: criterion.rates.rates for criterion in found},
+        {criterion.criterion: criterion.rates.rates for criterion in criteria},
         [
             f"{one.criterion}: majority {' / '.join(f'{rate:.2f}' for rate in one.majority.rates)};"
             f" {one.agreement}"
-            for one in found
+            for one in criteria
             if one.agreement
         ],
         {"ours": known.ours, "theirs": known.theirs, "pairs": len(known.sides)}
-        | {"criteria": [criterion.to_dict() for criterion in found]},
+        | {"criteria": [criterion.to_dict() for criterion in criteria]},
         "human",
     )
 

@@ -36,16 +36,14 @@ class _PieceRecord(BaseModel):
 _RECORDS = TypeAdapter(list[_PieceRecord])
 
 
-class System(NamedTuple):
+class SystemOutput(NamedTuple):
     """What one system wrote."""
 
     name: str
     pieces: tuple[Piece, ...]
-    figures: str = ""
-    """A line to show below; by default it is counted from the pieces."""
 
     @classmethod
-    def from_dict(cls, name: str, written: Mapping[str, Any]) -> "System":
+    def from_dict(cls, name: str, written: Mapping[str, Any]) -> "SystemOutput":
         """Read a generation as `univerb generate --json` writes it, or only its `text`."""
         whole = [{"text": written.get("text"), "ids": ()}]
         try:
@@ -73,8 +71,8 @@ class System(NamedTuple):
     def caption(self) -> str:
         """One line of figures."""
         tokens = sum(len(piece.ids) for piece in self.pieces)
-        if self.figures or (self.pieces and not tokens):
-            return self.figures or f"{len(self.text.split())} words"
+        if self.pieces and not tokens:
+            return f"{len(self.text.split())} words"
         in_phrases = sum(len(piece.ids) for piece in self.pieces if piece.is_phrase)
         share = in_phrases / max(tokens, 1)
         return f"{tokens} tokens in {len(self.pieces)} units, {share:.0%} in phrases"
@@ -84,28 +82,26 @@ class CaseStudy(NamedTuple):
     """A prompt, and what systems made of it."""
 
     prompt: str
-    systems: tuple[System, ...]
+    systems: tuple[SystemOutput, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the case for JSON."""
         return {"prompt": self.prompt, "systems": [system.to_dict() for system in self.systems]}
 
 
-def places(phrase: Phrase, limit: int = 3) -> list[str]:
+def source_labels(phrase: Phrase, limit: int = 3) -> list[str]:
     """Name at most `limit` sources of a phrase, and the number of others."""
     named = [f"{span.document}, characters {span.start}-{span.end}" for span in phrase.sources]
     more = len(named) - limit
     return named[:limit] + ([f"and {more} more"] if more > 0 else []) or [NO_SOURCE]
 
 
-def terminal_view(
-    study: CaseStudy, pieces_text: Callable[..., Text], with_sources: bool = True
-) -> Group:
+def terminal_view(study: CaseStudy, pieces_text: Callable[..., Text]) -> Group:
     """Show a case in a terminal: a panel for each system, with the sources of its phrases.
 
     `pieces_text` colours pieces after a prompt, as the command line does everywhere.
     """
-    panels = [_panel(system, pieces_text(system.pieces), with_sources) for system in study.systems]
+    panels = [_panel(system, pieces_text(system.pieces)) for system in study.systems]
     return Group(pieces_text((), study.prompt), _SideBySide(panels))
 
 
@@ -124,11 +120,11 @@ class _SideBySide(NamedTuple):
         yield grid
 
 
-def _panel(system: System, text: Text, with_sources: bool) -> Panel:
+def _panel(system: SystemOutput, text: Text) -> Panel:
     sources = Table("phrase", "found in", box=None, pad_edge=False, header_style="dim")
     for column in sources.columns:
         column.overflow = "fold"
     for phrase in dict.fromkeys(piece.phrase for piece in system.pieces if piece.phrase):
-        sources.add_row(Text(phrase.text.strip()), Text("\n".join(places(phrase, 1))))
-    below: list[RenderableType] = ["", sources] if with_sources and sources.row_count else []
+        sources.add_row(Text(phrase.text.strip()), Text("\n".join(source_labels(phrase, 1))))
+    below: list[RenderableType] = ["", sources] if sources.row_count else []
     return Panel(Group(text, Text(system.caption, style="dim"), *below), title=Text(system.name))

@@ -5,7 +5,7 @@ from html import escape
 
 from univerb.applications.page import colour, page, sourced
 from univerb.decoding.results import Piece
-from univerb.lab.judging.case_study import CaseStudy, System, places
+from univerb.lab.judging.case_study import CaseStudy, SystemOutput, source_labels
 from univerb.phrase import Phrase
 
 _STYLE = """
@@ -49,7 +49,7 @@ def case_study_html(studies: Iterable[CaseStudy], title: str = "Case study") -> 
     return page(title, _NOTE + "\n".join(cases), _STYLE)
 
 
-def _side(system: System) -> str:
+def _side(system: SystemOutput) -> str:
     return _SIDE.format(
         name=escape(system.name), text=_text(system.pieces), caption=escape(system.caption)
     )
@@ -69,5 +69,5 @@ def _text(pieces: Iterable[Piece]) -> str:
 def _phrase(text: str, phrase: Phrase, number: int) -> str:
     """Colour a phrase in one of two colours by turns, so that neighbours stay apart."""
     space = len(text) - len(text.lstrip())
-    sources = "".join(f"<span>{escape(place)}</span>" for place in places(phrase))
+    sources = "".join(f"<span>{escape(label)}</span>" for label in source_labels(phrase))
     return escape(text[:space]) + sourced(text[space:], sources, colour(number % 2))

@@ -59,8 +59,8 @@ def string_match(text: str, answers: Sequence[Sequence[str]]) -> AnswerScore:
         The share of sub-questions whose answer is somewhere in the text, even inside a word.
     """
     searched = normalise(text)
-    found = [any(normalise(answer) in searched for answer in right) for right in answers]
-    return AnswerScore(statistics.fmean(found) if found else 0.0)
+    is_right = [any(normalise(answer) in searched for answer in right) for right in answers]
+    return AnswerScore(statistics.fmean(is_right) if is_right else 0.0)
 
 
 def reader_match(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> AnswerScore:
