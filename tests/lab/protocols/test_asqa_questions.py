@@ -68,7 +68,7 @@ def test_keys_tell_questions_and_documents_apart():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "holds no questions"),
+        ([], "has no questions"),
         ({"data": []}, "the file: Input should be a valid"),
         ([{"question": "Why?"}], r"0\.docs: Field required"),
         (["Why?"], "0: Input should be"),
@@ -81,7 +81,7 @@ def test_other_files_are_refused(tmp_path, content, message):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(DocumentError, match=r"there is no file .*asqa_eval_gtr_top100"):
+    with pytest.raises(DocumentError, match=r"does not exist.*asqa_eval_gtr_top100"):
         read_questions(tmp_path / "missing.json.gz")
     whole = write_json(tmp_path / "cut.json.gz", [raw(n) for n in range(50)]).read_bytes()
     contents = {"torn.json": b'[{"question": ', "torn.json.gz": b"[{", "cut.json.gz": whole[:-20]}

@@ -13,7 +13,6 @@ from univerb.errors import OptionError
 from univerb.lab.protocols.asqa_answers import BARE, SYSTEMS, AsqaAnswer
 from univerb.lab.protocols.asqa_questions import AsqaQuestion
 from univerb.lab.protocols.asqa_scoring import (
-    MEASURES,
     Judges,
     SystemScores,
     difference,
@@ -86,44 +85,43 @@ JUDGES = Judges(contains, splitter_named("pysbd"))
     ],
 )
 def test_citations_by_hand(text, recall, precision, cited):
-    own = score_answer(ZOO, text, 0.25, JUDGES)
-    assert own.citations is not None
-    assert (own.citations.recall, own.citations.precision) == pytest.approx((recall, precision))
-    assert own.cited == pytest.approx(cited)
-    assert own.phrase_share == 0.25
+    scores = score_answer(ZOO, text, 0.25, JUDGES)
+    names = ("Citation_rec", "Citation_prec", "Cited sentences", "Phrase share")
+    expected = (recall, precision, cited, 0.25)
+    assert [scores[name] / 100 for name in names] == pytest.approx(expected)
 
 
 def test_the_other_scores_by_hand():
     text = "Cats purr [1]. Dogs bark [1][2]. Whales, too [9].\nA second line."
     reader = Reader("The Cats", "dogs")
-    own = score_answer(ZOO, text, 0.0, JUDGES._replace(reader=reader))
+    scores = score_answer(ZOO, text, 0.0, JUDGES._replace(reader=reader))
     plain = "Cats purr. Dogs bark. Whales, too."
     assert reader.shown == [("Who purrs?", plain), ("Who sings?", plain)]
-    assert (own.str_em.em, own.words) == (1.0, 6)
-    assert (own.qa.em, own.qa.f1) == (0.5, 0.5)
+    assert (scores["str-EM"], scores["Words"]) == (100.0, 6)
+    assert (scores["QA-EM"], scores["QA-F1"]) == (50.0, 50.0)
     scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
     lines = "Cats purr.\nDogs bark.\nWhales, too."
     references = ("Whales sing.", "Cats purr, and dogs bark at night.\nCows moo.")
     each = [scorer.score(reference, lines)["rougeLsum"].fmeasure for reference in references]
-    assert own.rouge == pytest.approx(max(each)) and each[0] < each[1]
-    assert score_answer(ZOO, text, 0.0, JUDGES).qa is None
+    assert scores["Rouge-L"] == pytest.approx(100 * max(each)) and each[0] < each[1]
+    assert "QA-EM" not in score_answer(ZOO, text, 0.0, JUDGES)
 
 
 def test_an_empty_answer_counts_but_not_for_citations():
     reader = Reader("", "")
     judges = JUDGES._replace(reader=reader)
-    own = score_answer(ZOO, "  \n", 0.0, judges)
-    assert (own.citations, own.cited) == (None, None)
-    assert (own.str_em.em, own.rouge, own.words) == (0, 0, 0)
+    nothing = score_answer(ZOO, "  \n", 0.0, judges)
+    zero = ("str-EM", "QA-EM", "QA-F1", "Rouge-L", "Words", "Phrase share")
+    assert nothing == dict.fromkeys(zero, 0.0)
     assert {text for _, text in reader.shown} == {" "}, "a reader cannot read an empty text"
     full = score_answer(ZOO, "Cats purr [1].", 0.5, judges)
-    both = SystemScores(BARE, (own, full))
+    both = SystemScores(BARE, (nothing, full))
     assert both.empty == 1
     means = both.means()
     assert (means["Citation_rec"], means["Citation_prec"]) == (100.0, 100.0)
     assert (means["str-EM"], means["Words"], means["Phrase share"]) == (25.0, 1.0, 25.0)
-    assert set(means) == set(MEASURES)
-    assert "Citation_rec" not in SystemScores(BARE, (own,)).means()
+    assert set(means) == set(full)
+    assert "Citation_rec" not in SystemScores(BARE, (nothing,)).means()
 
 
 def test_every_pair_is_judged_once_and_systems_by_their_own_markers():

@@ -145,7 +145,7 @@ def test_a_fine_tuned_lm_needs_the_bare_one(lm, path):
 
 
 def test_a_missing_file_is_said(lm, tmp_path):
-    with pytest.raises(DocumentError, match="there is no file"):
+    with pytest.raises(DocumentError, match="does not exist"):
         asqa_table(lm, tmp_path / "none.json.gz", Lexical())
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from univerb.errors import OptionError
 from univerb.lab.tables.paper import Column, paper_columns, paper_table
 from univerb.lab.tables.paper_comparison import NOT_IN_PAPER, compare_with_paper, unmet
-from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
 
 PAPER = Setup(
     model="openai-community/gpt2",
@@ -48,7 +48,7 @@ OURS = Setup(
 
 
 def row(name, paper_row="", decoding="greedy", section="", setup=None, **cells):
-    found = {key.replace("_", "-"): Measurement(value) for key, value in cells.items()}
+    found = {key.replace("_", "-"): TableCell(value) for key, value in cells.items()}
     return SystemRow(name, found, paper_row, section, decoding, setup)
 
 
@@ -58,7 +58,7 @@ def a_run(*rows, setup=PAPER, extra=()):
 
 def one(setup, column, table="main", paper_row="Ours", section="", decoding="greedy"):
     """Return the only cell of a result of one value."""
-    own = SystemRow("mine", {column: Measurement(1.0)}, paper_row, section, decoding)
+    own = SystemRow("mine", {column: TableCell(1.0)}, paper_row, section, decoding)
     [line] = compare_with_paper(a_run(own, setup=setup), paper_table(table)).cells
     return line
 
@@ -152,7 +152,7 @@ class TestComparable:
 
     def test_a_cells_own_n_and_a_rows_own_setup_count(self):
         rows = (
-            SystemRow("few", {"MAUVE": Measurement(1.0, n=10)}, "Ours", "", "greedy"),
+            SystemRow("few", {"MAUVE": TableCell(1.0, n=10)}, "Ours", "", "greedy"),
             row("small", "Ours", MAUVE=1.0, setup=OURS),
             row("whole", "Ours", MAUVE=1.0),
         )
@@ -168,7 +168,7 @@ class TestComparable:
 
     def test_another_measure_never_compares_but_stands_beside(self):
         matched = Column("MAUVE_matched", better="higher", variant_of="MAUVE")
-        own = SystemRow("mine", {"MAUVE_matched": Measurement(30.0)}, "Ours", "", "greedy")
+        own = SystemRow("mine", {"MAUVE_matched": TableCell(30.0)}, "Ours", "", "greedy")
         [line] = compare_with_paper(a_run(own, extra=(matched,)), paper_table("main")).cells
         assert (line.paper, line.comparability) == (25.69, "no")
         assert line.reasons == ("MAUVE_matched is another measure than the paper's MAUVE",)
@@ -234,13 +234,13 @@ class TestRatios:
         assert [own.ratio for own in lines] == [None, 0.5, None]
         assert lines[2].paper_ratio == pytest.approx(8.07 / 21.53)
         run = a_run(
-            SystemRow("bare", {"Rouge-L": Measurement(20.0)}, "TinyLlama"),
-            SystemRow("parsed", {"Rouge-L": Measurement(25.0)}, "w/ parsing", "Ours"),
+            SystemRow("bare", {"Rouge-L": TableCell(20.0)}, "TinyLlama"),
+            SystemRow("parsed", {"Rouge-L": TableCell(25.0)}, "w/ parsing", "Ours"),
         )
         assert compare_with_paper(run, paper_table("asqa")).cells[1].ratio == 1.25
 
     def test_without_a_baseline_there_are_none(self):
-        run = a_run(SystemRow("mine", {"Better": Measurement(0.5)}, "MWT", "WikiText103"))
+        run = a_run(SystemRow("mine", {"Better": TableCell(0.5)}, "MWT", "WikiText103"))
         [line] = compare_with_paper(run, paper_table("gpt4")).cells
         assert (line.ratio, line.paper_ratio) == (None, None)
         [line] = compare_with_paper(
@@ -267,7 +267,7 @@ class TestRowsAndColumns:
         assert [own.paper for own in lines] == [101.38, 101.38]
 
     def test_columns_that_only_other_tables_have_are_kept_at_the_end(self):
-        run = a_run(SystemRow("a", {"Rep-2": Measurement(9.0)}, "Ours", "", "greedy"))
+        run = a_run(SystemRow("a", {"Rep-2": TableCell(9.0)}, "Ours", "", "greedy"))
         found = compare_with_paper(run, paper_table("scale-up"))
         assert [own.name for own in found.columns][-1] == "Rep-2"
         assert found.cells[0].comparability is None
@@ -290,9 +290,9 @@ class TestRowsAndColumns:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_is_finite(value):
     with pytest.raises(OptionError, match="must be finite"):
-        Measurement(value)
+        TableCell(value)
     with pytest.raises(OptionError, match="must be finite"):
-        Measurement(1.0, value)
+        TableCell(1.0, value)
 
 
 def test_a_setup_names_models_and_not_the_folders_of_a_machine():

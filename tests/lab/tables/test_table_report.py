@@ -16,7 +16,7 @@ from univerb.lab.tables.comparison_plot import plot_comparison
 from univerb.lab.tables.paper import Column, paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
 from univerb.lab.tables.table_report import Report, paper_layout
-from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
 
 SETUP = Setup(
     model="smollm2-135m",
@@ -30,7 +30,7 @@ SETUP = Setup(
 
 
 def row(name, paper_row="", decoding="greedy", section="", **cells):
-    measured = {key.replace("_", "-"): Measurement(value) for key, value in cells.items()}
+    measured = {key.replace("_", "-"): TableCell(value) for key, value in cells.items()}
     return SystemRow(name, measured, paper_row, section, decoding)
 
 
@@ -40,7 +40,7 @@ def report(table, *rows, setup=SETUP, **more):
 
 @pytest.fixture
 def main():
-    spread = {"MAUVE": Measurement(50.0, 1.25, 100), "PPL": Measurement(12.0)}
+    spread = {"MAUVE": TableCell(50.0, 1.25, 100), "PPL": TableCell(12.0)}
     return report(
         "main",
         row("bare", "Transformer", MAUVE=40.0, PPL=8.0),
@@ -75,9 +75,9 @@ def test_layouts_of_other_tables():
     assert (law["MAUVE ↑"], law["PPL ↓"]) == ("23.32 (1.02x)", "-")
     negatives = report("negatives", row("a", "generation", section="N-ids", PPL=1.0))
     assert rows_of(negatives)["a"]["Section"] == "N-ids"
-    plain = report("compression", SystemRow("a", {"NSL": Measurement(90.0)}, "Ours"))
+    plain = report("compression", SystemRow("a", {"NSL": TableCell(90.0)}, "Ours"))
     assert not {"Decoding", "Section"} & set(paper_layout(plain.comparison).columns)
-    cells = {"Memory": Measurement(1.24), "Avg Tokens": Measurement(88.4)}
+    cells = {"Memory": TableCell(1.24), "Avg Tokens": TableCell(88.4)}
     resources = rows_of(report("resources", SystemRow("a", cells, "32")))["a"]
     assert (resources["Memory (Rel) (GB) ↓"], resources["Avg Tokens ↓"]) == ("1.2400", "88")
 
@@ -173,8 +173,8 @@ def test_plots_show_ratios_where_there_are_any(tmp_path, monkeypatch):
         drawn.update({axis.get_title(): axis.get_xlabel() for axis in self.axes})
 
     monkeypatch.setattr(figure.Figure, "savefig", savefig)
-    ours = {"Citation_rec": Measurement(26.0), "Rouge-L": Measurement(14.0)}
-    zero = {"Citation_rec": Measurement(0.0), "Rouge-L": Measurement(9.0), "share": Measurement(1)}
+    ours = {"Citation_rec": TableCell(26.0), "Rouge-L": TableCell(14.0)}
+    zero = {"Citation_rec": TableCell(0.0), "Rouge-L": TableCell(9.0), "share": TableCell(1)}
     rows = SystemRow("bare", zero, "TinyLlama"), SystemRow("a", ours, "w/ n-grams", "Ours")
     share = Column("share", better="higher")
     plot_comparison(tmp_path / "a.png", report("asqa", *rows, extra=(share,)).comparison)

@@ -1,9 +1,9 @@
-"""Answers of systems to ASQA's questions (docs/method.md, Protocols: ASQA; Citation application).
+"""Answers of systems to ASQA's questions (docs/method.md, Protocols: ASQA).
 
 Every answer is kept as it comes, so that a run that was killed continues where it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -26,6 +26,8 @@ Markers = Literal["typed", "sentence"]
 Progress = Callable[[int, int], object]
 """Called with the number of answers that are done, and of all."""
 
+Variant = tuple[bool, Phrases]
+"""Whether the bare model answers, and with which phrases."""
 MAX_TOKENS = 200
 
 
@@ -140,28 +142,23 @@ class AnswerRunner:
         self, questions: Sequence[AsqaQuestion], progress: Progress | None = None
     ) -> dict[str, list[AsqaAnswer]]:
         """Return the answers by name of system, in the order of the questions."""
-        answers: dict[str, list[AsqaAnswer]] = {system.name: [] for system in self._systems}
-        done, total = 0, len(questions) * self.per_question
-        for question in questions:
-            for names, new in self._answers(question):
-                for name in names:
-                    answers[name].append(new)
-                done += 1
+        variants = list(dict.fromkeys(map(self._variant, self._systems)))
+        answers: dict[Variant, list[AsqaAnswer]] = {variant: [] for variant in variants}
+        for number, question in enumerate(questions):
+            for index, variant in enumerate(variants, 1):
+                answers[variant].append(self._answer(question, *variant))
                 if progress:
-                    progress(done, total)
-        return answers
+                    progress(number * len(variants) + index, len(questions) * len(variants))
+        return {system.name: answers[self._variant(system)] for system in self._systems}
 
-    def _answers(self, question: AsqaQuestion) -> Iterator[tuple[list[str], AsqaAnswer]]:
-        """Yield each different answer, with the names of the systems that share it."""
-        for variant in dict.fromkeys(map(self._variant, self._systems)):
-            names = [each.name for each in self._systems if self._variant(each) == variant]
-            (is_bare, phrases) = variant
-            model, cache = self._models[is_bare]
-            if cache.get(question.key, phrases) is None:
-                cache.put(question.key, phrases, asdict(self._generated(model, question, phrases)))
-            yield names, AsqaAnswer(**cache.get(question.key, phrases))
+    def _answer(self, question: AsqaQuestion, is_bare: bool, phrases: Phrases) -> AsqaAnswer:
+        """Return the kept answer, or generate it."""
+        model, cache = self._models[is_bare]
+        if cache.get(question.key, phrases) is None:
+            cache.put(question.key, phrases, asdict(self._generated(model, question, phrases)))
+        return AsqaAnswer(**cache.get(question.key, phrases))
 
-    def _variant(self, system: AnswerSystem) -> tuple[bool, Phrases]:
+    def _variant(self, system: AnswerSystem) -> Variant:
         return self._has_bare and system.is_bare, system.phrases
 
     def _generated(self, lm: DynamicLM, question: AsqaQuestion, phrases: Phrases) -> AsqaAnswer:

@@ -73,33 +73,32 @@ def read_questions(path: Path, limit: int | None = None, documents: int = 3) -> 
     count = len(questions) if limit is None else min(limit, len(questions))
     chosen = [index * len(questions) // count for index in range(count)]
     for index in chosen:
-        if len(questions[index].documents) < documents:
+        if (count := len(questions[index].documents)) < documents:
             raise DocumentError(
-                f"question {index} of {str(path)!r} has {len(questions[index].documents)} "
-                f"documents; {documents} are to be shown. Give a file with more, or ask for fewer."
+                f"question {index} of {str(path)!r} has {count} documents; {documents} are to be "
+                "shown. Give a file with more, or ask for fewer."
             )
     return [
-        questions[index].model_copy(update={"documents": questions[index].documents[:documents]})
-        for index in chosen
+        question.model_copy(update={"documents": question.documents[:documents]})
+        for question in map(questions.__getitem__, chosen)
     ]
 
 
 def _read(path: Path) -> list[AsqaQuestion]:
-    advice = "Give a file in the format of ALCE's asqa_eval_gtr_top100.json."
+    problem = "has no questions"
     try:
         content = path.read_bytes()
         plain = gzip.decompress(content) if path.suffix == ".gz" else content
-        questions = _FILE.validate_json(plain)
+        if questions := _FILE.validate_json(plain):
+            return questions
     except FileNotFoundError:
-        raise DocumentError(f"there is no file {str(path)!r}. {advice}") from None
+        problem = "does not exist"
     except (OSError, EOFError, zlib.error) as error:
-        raise DocumentError(f"{str(path)!r} cannot be read: {error}. {advice}") from error
+        problem = f"cannot be read: {error}"
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise DocumentError(
-            f"{str(path)!r} has no ASQA questions with documents: {where}: {first['msg']}. {advice}"
-        ) from error
-    if not questions:
-        raise DocumentError(f"{str(path)!r} holds no questions. {advice}")
-    return questions
+        problem = f"has no ASQA questions with documents: {where}: {first['msg']}"
+    raise DocumentError(
+        f"{str(path)!r} {problem}. Give a file in the format of ALCE's asqa_eval_gtr_top100.json."
+    )

@@ -1,23 +1,23 @@
-"""Scores of answers to ASQA: citations, short answers, ROUGE-L (docs/method.md, Metrics).
+"""Scores of answers to ASQA: citations, short answers, ROUGE-L (docs/method.md).
 
 The first line of an answer is scored. Markers count for citations only.
 """
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
 from univerb.documents.sentences import Splitter
 from univerb.errors import OptionError
-from univerb.lab.metrics.answers import AnswerScore, reader_match, string_match
+from univerb.lab.judging.reader import Reader
+from univerb.lab.metrics.answers import reader_match, string_match
 from univerb.lab.metrics.citations import (
-    CitationScore,
     Entails,
     answer_line,
     citation_score,
@@ -34,53 +34,19 @@ _MARKER = re.compile(r"\[\d+\]?")
 _LEADING = re.compile(r"(?:\[\d+\][\s.,;]*)+")
 
 
-class AnswerReader(Protocol):
-    """Finds short answers in a text."""
-
-    name: str
-
-    def answers(self, questions: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the answer to each question in its text; empty if there is none."""
-        ...
-
-
 class Judges(NamedTuple):
     """The models that score answers, and what splits them into sentences."""
 
     entails: Entails
     split: Splitter
-    reader: AnswerReader | None = None
+    reader: Reader | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerScores:
-    """The scores of one answer, from 0 to 1."""
+Scores = dict[str, float]
+"""The measures that an answer has, by name; all but Words in percent.
 
-    citations: CitationScore | None
-    """None for an empty answer, as ALCE leaves it out."""
-    cited: float | None
-    """The share of sentences with a marker."""
-    str_em: AnswerScore
-    qa: AnswerScore | None
-    """QA-EM and QA-F1; None without a reader."""
-    rouge: float
-    words: int
-    phrase_share: float
-
-
-_VALUES: dict[str, Callable[[AnswerScores], float | None]] = {
-    "Citation_rec": lambda score: 100.0 * score.citations.recall if score.citations else None,
-    "Citation_prec": lambda score: 100.0 * score.citations.precision if score.citations else None,
-    "QA-EM": lambda score: 100.0 * score.qa.em if score.qa else None,
-    "QA-F1": lambda score: 100.0 * (score.qa.f1 or 0.0) if score.qa else None,
-    "Rouge-L": lambda score: 100.0 * score.rouge,
-    "str-EM": lambda score: 100.0 * score.str_em.em,
-    "Words": lambda score: float(score.words),
-    "Cited sentences": lambda score: None if score.cited is None else 100.0 * score.cited,
-    "Phrase share": lambda score: 100.0 * score.phrase_share,
-}
-MEASURES = tuple(_VALUES)
-"""By name; all but Words in percent."""
+An empty answer has no citation scores, as ALCE leaves it out; without a reader there is no QA.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,64 +54,54 @@ class SystemScores:
     """The scores of one system's answers, in the order of the questions."""
 
     system: AnswerSystem
-    answers: tuple[AnswerScores, ...]
+    answers: tuple[Scores, ...]
 
     @property
     def empty(self) -> int:
         """Number of answers without a sentence."""
-        return sum(answer.citations is None for answer in self.answers)
+        return sum("Citation_rec" not in answer for answer in self.answers)
 
     def values(self, measure: str) -> list[float | None]:
         """Return a measure of each answer; None where an answer has none."""
-        return [_VALUES[measure](answer) for answer in self.answers]
+        return [answer.get(measure) for answer in self.answers]
 
-    def means(self, seed: int = 0) -> dict[str, float]:
-        """Return the means by measure, over the answers that have it.
+    def means(self, seed: int = 0) -> Scores:
+        """Return the means over the answers that have a measure.
 
         ROUGE-L is the median of bootstrap means, as rouge-score gives it; the seed is theirs.
         """
-        known = {name: [v for v in self.values(name) if v is not None] for name in MEASURES}
-        means = {name: statistics.fmean(values) for name, values in known.items() if values}
-        if self.answers:
-            means["Rouge-L"] = mean_rouge([answer.rouge for answer in self.answers], seed)
+        names = dict.fromkeys(name for answer in self.answers for name in answer)
+        known = {name: [v for v in self.values(name) if v is not None] for name in names}
+        means = {name: statistics.fmean(values) for name, values in known.items()}
+        means["Rouge-L"] = mean_rouge([value / 100.0 for value in known["Rouge-L"]], seed)
         return means
 
 
-def score_answer(
-    question: AsqaQuestion, text: str, phrase_share: float, judges: Judges
-) -> AnswerScores:
-    """Score an answer.
-
-    Args:
-        question: With its documents and references.
-        text: The whole output, with markers.
-        phrase_share: The share of it that was generated as phrases.
-        judges: The models that score.
-
-    Returns:
-        The scores.
-    """
+def score_answer(question: AsqaQuestion, text: str, phrase_share: float, judges: Judges) -> Scores:
+    """Score the whole output of a system, with its markers."""
     line = answer_line(text)
     plain = without_citations(line)
     sentences = _cited_sentences(line, judges.split)
     documents = [passage_text(each.title, each.text) for each in question.documents]
-    short_answers = [each.answers for each in question.sub_questions]
-    qa = None
-    if judges.reader is not None:
+    references = [_sentences(each.text, judges.split) for each in question.long_answers]
+    right = [each.answers for each in question.sub_questions]
+    scores = {
+        "Rouge-L": 100.0 * rouge_l(_sentences(plain, judges.split), references),
+        "str-EM": 100.0 * string_match(plain, right).em,
+        "Words": float(len(plain.split())),
+        "Phrase share": 100.0 * phrase_share,
+    }
+    if citations := citation_score(sentences, documents, judges.entails):
+        scores["Citation_rec"] = 100.0 * citations.recall
+        scores["Citation_prec"] = 100.0 * citations.precision
+        cited = [bool(_MARKER.search(sentence)) for sentence in sentences]
+        scores["Cited sentences"] = 100.0 * statistics.fmean(cited)
+    if judges.reader:
         # As ALCE: a reader cannot read an empty text.
         asked = [(each.question, plain or " ") for each in question.sub_questions]
-        qa = reader_match(judges.reader.answers(asked), short_answers)
-    is_cited = [bool(_MARKER.search(sentence)) for sentence in sentences]
-    references = [_sentences(each.text, judges.split) for each in question.long_answers]
-    return AnswerScores(
-        citations=citation_score(sentences, documents, judges.entails),
-        cited=statistics.fmean(is_cited) if is_cited else None,
-        str_em=string_match(plain, short_answers),
-        qa=qa,
-        rouge=rouge_l(_sentences(plain, judges.split), references),
-        words=len(plain.split()),
-        phrase_share=phrase_share,
-    )
+        match = reader_match(judges.reader.answers(asked), right)
+        scores |= {"QA-EM": 100.0 * match.em, "QA-F1": 100.0 * (match.f1 or 0.0)}
+    return scores
 
 
 def score_all(
@@ -155,18 +111,7 @@ def score_all(
     judges: Judges,
     progress: Progress | None = None,
 ) -> list[SystemScores]:
-    """Score the answers of systems; a pair of premise and claim is judged once.
-
-    Args:
-        questions: The questions.
-        answers: By name of system, in the order of the questions.
-        systems: The systems to score.
-        judges: The models that score.
-        progress: Called with the number of answers that are scored, and of all.
-
-    Returns:
-        The scores of each system.
-    """
+    """Score the answers (by name of system); a pair of premise and claim is judged once."""
     judges = judges._replace(entails=cache(judges.entails))
     done, scores = 0, []
     for system in systems:
@@ -199,15 +144,12 @@ def difference(
 
     Args:
         ours: A measure of each answer; None counts for no mean.
-        theirs: The other system's, for the same questions.
+        theirs: The other system's.
         resamples: Number of bootstrap samples.
         seed: Of the sampling.
 
     Returns:
         Our mean minus theirs, with a 90 % interval.
-
-    Raises:
-        OptionError: If the two are not of the same questions, or one has no value at all.
     """
     both = numpy.array([ours, theirs], dtype=float) if len(ours) == len(theirs) else None
     if both is None or numpy.isnan(both).all(axis=1).any():

@@ -10,6 +10,7 @@ from univerb._version import __version__
 from univerb.documents.sentences import splitter_named
 from univerb.errors import OptionError
 from univerb.lab.judging.entailment import Entailment
+from univerb.lab.judging.reader import Reader
 from univerb.lab.protocols.asqa_answers import (
     BARE,
     SYSTEMS,
@@ -22,14 +23,13 @@ from univerb.lab.protocols.asqa_answers import (
 from univerb.lab.protocols.asqa_questions import read_questions
 from univerb.lab.protocols.asqa_scoring import (
     LEVEL,
-    AnswerReader,
     Judges,
     SystemScores,
     difference,
     score_all,
 )
 from univerb.lab.tables.paper import Column
-from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
 
 ALCE_FILE = "asqa_eval_gtr_top100"
@@ -68,7 +68,7 @@ def asqa_table(
     protocol: AsqaProtocol | None = None,
     bare: DynamicLM | None = None,
     training: str = "none",
-    reader: AnswerReader | None = None,
+    reader: Reader | None = None,
     systems: Sequence[AnswerSystem] = SYSTEMS,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -76,60 +76,61 @@ def asqa_table(
     """Answer questions of ASQA with and without phrases, and score the answers.
 
     Args:
-        lm: The model with its encoder and its profile.
+        lm: The model.
         path: The questions, in ALCE's format.
         nli: Decides whether documents support a sentence.
         limit: Maximum number of questions, spread evenly over the file; None for all.
         protocol: The settings of prompts and answers.
-        bare: The backbone before training, if `lm` was fine-tuned.
+        bare: The backbone before training, required if `lm` was fine-tuned.
         training: What `lm` was fine-tuned on.
         reader: Finds short answers in an answer, for QA-EM and QA-F1.
         systems: The systems that answer.
-        folder: Answers are kept here as they come: a run that was killed continues.
+        folder: Keeps answers: a run that was killed continues.
         progress: Called with the number of answers that are generated or scored, and of all.
 
     Returns:
         The measurements.
-
-    Raises:
-        OptionError: If the bare LM is missing.
     """
     if bare is None and (lm.adapter or training != "none"):
         raise OptionError(
             f"{lm.name!r} was fine-tuned, so the bare LM is another model. Give it as `bare`."
         )
     settings, report = protocol or AsqaProtocol(), progress or (lambda done, total: None)
-    judges = Judges(nli, splitter_named(SPLITTER), reader)
     questions = read_questions(path, limit, settings.documents)
     runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=folder)
     generated = len(questions) * runner.per_question
     total = generated + len(questions) * len(systems)
     answers = runner.run(questions, lambda done, _: report(done, total))
+    judges = Judges(nli, splitter_named(SPLITTER), reader)
     scores = score_all(
         questions, answers, systems, judges, lambda done, _: report(generated + done, total)
     )
-    setup = Setup(
-        model=lm.model.name_or_path or lm.name,
+    setup = replace(
+        _setup(lm, settings, nli),
         data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
         n=len(questions),
-        seed=settings.config.seed,
-        threads=torch.get_num_threads(),
-        timed="",
         training=training,
-        encoder=lm.name,
-        documents=settings.documents,
-        shots=settings.shots,
-        budget=settings.config.max_tokens,
-        device=str(lm.model.device),
-        nli=nli.about.name,
         reader=reader.name if reader else "",
     )
-    return TableResult(
-        setup=setup,
-        rows=tuple(_row(each, setup, settings) for each in scores),
-        extra=EXTRA,
-        notes=tuple(_notes(scores, nli, is_frozen=bare is None)),
-        facts=_facts(lm, settings, nli),
+    rows = tuple(_row(each, setup, settings) for each in scores)
+    notes = tuple(_notes(scores, nli, is_frozen=bare is None))
+    return TableResult(setup, rows, EXTRA, notes, _facts(lm, settings, nli))
+
+
+def _setup(lm: DynamicLM, protocol: AsqaProtocol, nli: Entailment) -> Setup:
+    return Setup(
+        model=lm.model.name_or_path or lm.name,
+        data="asqa",
+        n=0,
+        seed=protocol.config.seed,
+        threads=torch.get_num_threads(),
+        timed="",
+        encoder=lm.name,
+        documents=protocol.documents,
+        shots=protocol.shots,
+        budget=protocol.config.max_tokens,
+        device=str(lm.model.device),
+        nli=nli.about.name,
     )
 
 
@@ -139,7 +140,7 @@ def _row(scores: SystemScores, setup: Setup, protocol: AsqaProtocol) -> SystemRo
     untrained = replace(setup, training="none") if setup.training != "none" else None
     return SystemRow(
         name=system.name,
-        cells={name: Measurement(value) for name, value in scores.means(setup.seed).items()},
+        cells={name: TableCell(value) for name, value in scores.means(setup.seed).items()},
         paper_row="TinyLlama" if system.is_bare else _PAPER_ROWS[system.phrases],
         section="" if system.is_bare else "Ours",
         decoding="nucleus" if protocol.config.temperature else "greedy",

@@ -12,7 +12,7 @@ from univerb.lab.protocols.generation_runner import (
     TextSystem,
 )
 from univerb.lab.tables.paper import Column, PaperTable
-from univerb.lab.tables.table_results import Measurement, SystemRow, TableResult
+from univerb.lab.tables.table_results import SystemRow, TableCell, TableResult
 
 TRANSFORMER = TextSystem("transformer", has_phrases=False)
 DEFAULT = TextSystem("univerb (default)")
@@ -113,26 +113,26 @@ def compression_table(experiment: Experiment, test_sets: Mapping[str, str]) -> T
     return TableResult(rows[0].setup, tuple(rows), COMPRESSION_EXTRA, (), facts)
 
 
-def _compressed(texts: Sequence[Units]) -> dict[str, Measurement]:
+def _compressed(texts: Sequence[Units]) -> dict[str, TableCell]:
     measured = compression(texts)
     return {
-        "NSL": Measurement(measured.units),
-        "UTF-8 Bytes": Measurement(measured.bytes_per_unit),
-        "Bytes pooled": Measurement(measured.bytes_per_unit_pooled),
-        "Phrase share": Measurement(100 * measured.phrase_share),
-        "Hit rate": Measurement(100 * measured.hit_rate),
+        "NSL": TableCell(measured.units),
+        "UTF-8 Bytes": TableCell(measured.bytes_per_unit),
+        "Bytes pooled": TableCell(measured.bytes_per_unit_pooled),
+        "Phrase share": TableCell(100 * measured.phrase_share),
+        "Hit rate": TableCell(100 * measured.hit_rate),
     }
 
 
-def cells(measured: SystemMeasurements) -> dict[str, Measurement]:
+def cells(measured: SystemMeasurements) -> dict[str, TableCell]:
     """Return the cells of a system's row by column, without what could not be measured."""
     quality, texts = measured.quality, measured.texts
     units, repetition = quality.compression, quality.repetition
     lengths = units.phrase_lengths
-    row: dict[str, Measurement] = {}
+    row: dict[str, TableCell] = {}
     for name, score in (("MAUVE", quality.mauve_cog), ("MAUVE matched", quality.mauve_matched)):
         if score:
-            row[name] = Measurement(100 * score.mean, 100 * score.spread, score.texts)
+            row[name] = TableCell(100 * score.mean, 100 * score.spread, score.texts)
     values = {f"Rep-{n}": value for n, value in repetition.rep.items()} | {
         "Diversity": 100 * repetition.diversity,
         "PPL": quality.ppl,
@@ -147,18 +147,18 @@ def cells(measured: SystemMeasurements) -> dict[str, Measurement]:
     if lengths:
         tokens = sum(length * count for length, count in lengths.items())
         values["Phrase length"] = tokens / sum(lengths.values())
-    return row | {name: Measurement(v) for name, v in values.items()} | _latency_cells(measured)
+    return row | {name: TableCell(v) for name, v in values.items()} | _latency_cells(measured)
 
 
-def _latency_cells(measured: SystemMeasurements) -> dict[str, Measurement]:
+def _latency_cells(measured: SystemMeasurements) -> dict[str, TableCell]:
     latency = measured.latency
     if latency is None:
         return {}
     n = latency.texts
-    row = {"Latency": Measurement(latency.decode.median, n=n)}
+    row = {"Latency": TableCell(latency.decode.median, n=n)}
     if any(text.phrases for text in measured.texts):
-        row["Prepare"] = Measurement(latency.prepare.median, n=n)
-        row["Total"] = Measurement(latency.total.median, n=n)
+        row["Prepare"] = TableCell(latency.prepare.median, n=n)
+        row["Total"] = TableCell(latency.total.median, n=n)
     if latency.decode_uncached:
-        row["Latency uncached"] = Measurement(latency.decode_uncached.median, n=latency.uncached)
+        row["Latency uncached"] = TableCell(latency.decode_uncached.median, n=latency.uncached)
     return row

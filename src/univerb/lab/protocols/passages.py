@@ -1,7 +1,7 @@
 """Test sets: passages cut into a prefix, which systems continue, and its reference.
 
 Passages have an order that does not depend on their number, so that a longer run continues where a
-shorter one stopped (docs/method.md, Protocols).
+shorter one stopped (docs/method.md).
 """
 
 import hashlib

@@ -21,7 +21,7 @@ from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob
 from univerb.lab.protocols.language_tables import DEFAULT, TRANSFORMER
 from univerb.lab.protocols.passages import LAWMT, WIKITEXT
-from univerb.lab.tables.table_results import Measurement, SystemRow, TableResult
+from univerb.lab.tables.table_results import SystemRow, TableCell, TableResult
 
 CASES = 100
 _SECTIONS = {"WikiText103": WIKITEXT, "LawMT": LAWMT}
@@ -119,9 +119,9 @@ def judge_table(experiment: Experiment, folder: Path, judge: str = "") -> TableR
     return TableResult(setup, tuple(rows), notes=tuple(notes), facts=run.facts)
 
 
-def _cells(rates: Iterable[float]) -> dict[str, Measurement]:
+def _cells(rates: Iterable[float]) -> dict[str, TableCell]:
     names = ("Better", "No Prefer", "Worse")
-    return {name: Measurement(rate) for name, rate in zip(names, rates, strict=True)}
+    return {name: TableCell(rate) for name, rate in zip(names, rates, strict=True)}
 
 
 def _pairs(experiment: Experiment, test_set: str) -> list[ContinuationPair]:

@@ -21,7 +21,7 @@ from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
 from univerb.lab.protocols.passages import PREFIX, WIKITEXT
 from univerb.lab.tables.paper import Column, PaperTable
-from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
 
 CHUNKS = 512
@@ -60,7 +60,7 @@ def _gpt2_row(phrases: int, units: int, setup: Setup) -> SystemRow:
     cells = {
         "FLOPS": _flops(GPT2, units, phrases, cached=False),
         "FLOPS cached": _flops(GPT2, units, phrases, cached=True),
-        "Memory": Measurement(paper_memory(GPT2, GPT2, phrases)),
+        "Memory": TableCell(paper_memory(GPT2, GPT2, phrases)),
     }
     formula = _formula_setup("gpt2", setup)
     return SystemRow(f"{phrases}, GPT-2 by formula", cells, str(phrases), setup=formula)
@@ -77,11 +77,11 @@ def measured_rows(experiment: Experiment, numbers: Sequence[int], setup: Setup) 
         units = sum(text.units for text in texts) / len(texts)
         phrases = round(sum(text.phrases for text in texts) / len(texts))
         cells = {
-            "Avg Tokens": Measurement(units),
+            "Avg Tokens": TableCell(units),
             "FLOPS": _flops(shape, round(units), phrases, cached=False),
             "FLOPS cached": _flops(shape, round(units), phrases, cached=True),
-            "Phrases": Measurement(phrases),
-            "Memory here": Measurement((model_bytes + 2 * phrases * shape.width * VALUE) / GIB),
+            "Phrases": TableCell(phrases),
+            "Memory here": TableCell((model_bytes + 2 * phrases * shape.width * VALUE) / GIB),
         }
         rows.append(SystemRow(f"{number}, {setup.model}", cells, str(number)))
     return rows
@@ -113,8 +113,8 @@ def _system(phrases: int) -> TextSystem:
 
 def _tinyllama_row(setup: Setup) -> SystemRow:
     cells = {
-        "Extra memory": Measurement(100 * extra_memory_share(TINYLLAMA, GPT2, 32_000)),
-        "Extra compute": Measurement(100 * extra_compute_share(TINYLLAMA, 128, 32_000)),
+        "Extra memory": TableCell(100 * extra_memory_share(TINYLLAMA, GPT2, 32_000)),
+        "Extra compute": TableCell(100 * extra_compute_share(TINYLLAMA, 128, 32_000)),
     }
     formula = _formula_setup("tinyllama", setup)
     return SystemRow("32000, by formula", cells, "32000", _SECTION, setup=formula)
@@ -124,5 +124,5 @@ def _formula_setup(model: str, setup: Setup) -> Setup:
     return Setup(model=model, data="none", n=0, seed=0, threads=setup.threads, timed="nothing")
 
 
-def _flops(shape: Shape, units: int, phrases: int, *, cached: bool) -> Measurement:
-    return Measurement(generation_flops(shape, PREFIX, units, phrases, cached=cached) / _TERA)
+def _flops(shape: Shape, units: int, phrases: int, *, cached: bool) -> TableCell:
+    return TableCell(generation_flops(shape, PREFIX, units, phrases, cached=cached) / _TERA)

@@ -1,6 +1,6 @@
 """Quality of generated texts: MAUVE, repetition, perplexity and compression.
 
-Texts are joined as the scripts behind the published values do (docs/method.md, Metrics).
+Texts are joined as the scripts behind the published values do (docs/method.md).
 """
 
 from collections.abc import Sequence

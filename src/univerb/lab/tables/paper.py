@@ -101,7 +101,7 @@ class PaperTable:
 def paper_columns() -> dict[str, Column]:
     """Return all columns by name, in the paper's units.
 
-    A name means one definition (docs/method.md, Metrics): MAUVE with c = 2 and texts joined as CoG
+    A name means one definition (docs/method.md): MAUVE with c = 2 and texts joined as CoG
     does, PPL over one stream, memory by the paper's formula. Another definition is another column.
     """
     return {name: Column(name, **values) for name, values in _read("columns.yaml").items()}

@@ -17,7 +17,7 @@ from univerb.lab.tables.paper import (
     PaperTable,
     paper_columns,
 )
-from univerb.lab.tables.table_results import Measurement, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
 
 ENOUGH = 0.9
 """The share of the paper's number of cases that counts as the same number."""
@@ -34,7 +34,7 @@ class ComparedCell:
     paper_row: str
     """The label of the paper's row; empty if there is none."""
     column: str
-    measured: Measurement
+    measured: TableCell
     n: int
     paper: float | None
     ratio: float | None
@@ -192,7 +192,7 @@ def _compared(
 
 def _baseline_cell(
     row: SystemRow, column: Column, base: PaperRow | None, result: TableResult
-) -> Measurement | None:
+) -> TableCell | None:
     """Return the same column of our baseline row; None for the baseline itself."""
     model = (row.setup or result.setup).model
     for other in result.rows:

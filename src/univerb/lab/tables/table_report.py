@@ -17,7 +17,7 @@ from univerb.lab.tables.paper_comparison import (
     setting_label,
     setting_text,
 )
-from univerb.lab.tables.table_results import Measurement, SystemRow
+from univerb.lab.tables.table_results import TableCell, SystemRow
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -202,8 +202,8 @@ def _comparable(cells: list[ComparedCell], comparison: PaperComparison) -> str:
     return f"{words} {sorted(numbers)}" if numbers else words or MISSING
 
 
-def _value(value: Measurement | float | None, column: Column) -> str:
-    if isinstance(value, Measurement):
+def _value(value: TableCell | float | None, column: Column) -> str:
+    if isinstance(value, TableCell):
         spread = "" if value.spread is None else f" ± {value.spread:.{column.decimals}f}"
         return f"{value.value:.{column.decimals}f}{spread}"
     return MISSING if value is None else f"{value:.{column.decimals}f}"

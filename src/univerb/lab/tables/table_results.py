@@ -10,7 +10,7 @@ from univerb.lab.tables.paper import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class TableCell:
     """The value of a cell."""
 
     value: float
@@ -79,7 +79,7 @@ class SystemRow:
     """The measurements of a system."""
 
     name: str
-    cells: Mapping[str, Measurement]
+    cells: Mapping[str, TableCell]
     """By name of column."""
     paper_row: str = ""
     """The name of the paper's row to compare with; empty if the paper has none."""
