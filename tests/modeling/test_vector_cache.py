@@ -3,11 +3,9 @@
 import threading
 
 import numpy
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.errors import OptionError
 from univerb.modeling.vector_cache import VectorCache
 
 WIDTH = 3
@@ -146,11 +144,6 @@ def test_without_room_for_a_row_nothing_is_kept():
     cache = VectorCache(ROW - 1)
     put(cache, numbered(0, 10))
     assert len(cache) == 0
-
-
-def test_a_negative_capacity_is_refused():
-    with pytest.raises(OptionError, match="capacity_bytes is -1"):
-        VectorCache(-1)
 
 
 def test_threads_never_see_each_others_rows_half_written():

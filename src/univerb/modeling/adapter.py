@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from univerb.config import Lora
 from univerb.errors import CheckpointError, MissingExtra, OptionError
 from univerb.files import atomic_path, atomic_write
+from univerb.modeling.card import first_problem, read_json_object, writing_to
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -68,15 +69,7 @@ def attach(model: PreTrainedModel, settings: Lora) -> "PeftModel":
 
 
 def save_adapter(model: "PeftModel", folder: Path) -> None:
-    """Save the adapter of a model, and nothing else of it.
-
-    Args:
-        model: What `attach` returned.
-        folder: Made if missing.
-
-    Raises:
-        CheckpointError: If the folder cannot be written.
-    """
+    """Save the adapter that `attach` put into a model, and nothing else of it."""
     from peft import get_peft_model_state_dict
 
     # Without embeddings, or peft asks the Hub for their number.
@@ -85,29 +78,17 @@ def save_adapter(model: "PeftModel", folder: Path) -> None:
     settings = model.peft_config["default"].to_dict()
     settings = {k: sorted(v) if isinstance(v, set) else v for k, v in settings.items()}
     settings |= {"inference_mode": True}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing_to(folder, "the adapter"):
         with atomic_path(folder / WEIGHTS) as draft:
             save_file(plain, draft, metadata={"format": "pt"})
         atomic_write(folder / SETTINGS, json.dumps(settings, indent=2, default=str) + "\n")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"cannot write the adapter to {str(folder)!r}: {error}. "
-            "Give a folder that can be written, with enough space."
-        ) from error
 
 
 def copy_adapter(folder: Path, target: Path) -> None:
     """Copy a saved adapter into another folder, or raise a CheckpointError."""
-    try:
-        target.mkdir(parents=True, exist_ok=True)
+    with writing_to(target, f"the adapter of {str(folder)!r}"):
         for name in (WEIGHTS, SETTINGS):
             atomic_write(target / name, (folder / name).read_bytes())
-    except OSError as error:
-        raise CheckpointError(
-            f"the adapter in {str(folder)!r} cannot be copied to {str(target)!r}: {error}. "
-            "Give a folder that can be written, with enough space."
-        ) from error
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -177,18 +158,15 @@ def _wrapped(model: PreTrainedModel, config: "LoraConfig") -> "PeftModel":
 def _fill(wrapped: "PeftModel", tensors: dict[str, Any], folder: Path) -> None:
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-    for name in sorted(expected.keys() ^ tensors.keys()):
-        raise CheckpointError(
-            f"the adapter in {str(folder)!r} does not fit the model: {name} is only in one of "
-            "them. Load it with the model that it was trained for."
-        )
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
+    model_tensors = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    expected = {name: tuple(tensor.shape) for name, tensor in model_tensors.items()}
+    actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
             raise CheckpointError(
                 f"the adapter in {str(folder)!r} does not fit the model: {name} is "
-                f"{tuple(tensor.shape)}, not {tuple(expected[name].shape)}. Load it with the "
-                "model that it was trained for."
+                f"{actual.get(name, 'missing')}, not {expected.get(name, 'missing')}. Load it with "
+                "the model that it was trained for."
             )
     set_peft_model_state_dict(wrapped, tensors)
 
@@ -199,19 +177,17 @@ def _read_settings(folder: Path) -> _Settings:
             f"{str(folder)!r} has a pickled adapter (.bin), which univerb never opens. "
             "Save it again with peft's save_pretrained, which writes safetensors."
         )
-    try:
-        raw = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        settings = _Settings.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CheckpointError(
-            f"{SETTINGS} in {str(folder)!r}: {where}: {first['msg']}. "
-            "Give a LoRA adapter that `univerb train` or peft wrote."
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    raw = read_json_object(folder / SETTINGS)
+    if raw is None:
         raise CheckpointError(
             f"{str(folder)!r} has no readable {SETTINGS}. Give an adapter's folder."
+        )
+    try:
+        settings = _Settings.model_validate(raw)
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{SETTINGS} in {str(folder)!r}: {first_problem(error)}. "
+            "Give a LoRA adapter that `univerb train` or peft wrote."
         ) from error
     _refuse_extras(raw, folder)
     return settings

@@ -1,8 +1,8 @@
 """One pass of the LM over a text, to which any number of side branches can be added.
 
-A branch is what the LM would read if the text went on differently from some place on. All branches
-are one further pass over the text's KV cache, each with a mask that shows it the text before its
-place and its own rows. Gradients reach the rows of the branches, never the text.
+A branch is what the LM would read if the text went on differently from some position on. All
+branches are one further pass over the text's KV cache, each with a mask that shows it the text
+before its position and its own rows. Gradients reach the rows of the branches, never the text.
 """
 
 from collections.abc import Sequence
@@ -16,59 +16,56 @@ from univerb.modeling.dynamic import DynamicLM
 
 
 class Branch(NamedTuple):
-    """Rows that follow the text up to a place."""
+    """Rows that follow a beginning of the text."""
 
     place: int
-    """How many tokens of the text come before it."""
+    """Number of tokens of the text that come before it."""
     rows: Tensor
     """(R, d), input vectors."""
     skip: int = 0
-    """How many positions it leaves out: a phrase may sit at its last token's."""
+    """Number of positions that it leaves out: a phrase may be at its last token's."""
 
 
 class Branches:
-    """A text read once, and rows that go on from any place of it."""
+    """A text read once, and rows that go on from any position of it."""
 
     @torch.no_grad()
     def __init__(self, lm: DynamicLM, ids: Sequence[int]) -> None:
         self._lm = lm
         self._size = len(ids)
         cache = DynamicCache()
-        given = torch.tensor([list(ids)], device=lm.model.device)
-        read = lm.model.base_model(input_ids=given, past_key_values=cache, use_cache=True)
-        self._kept = [(layer.keys, layer.values) for layer in cache.layers]
-        self.hidden: Tensor = read.last_hidden_state[0]
-        """(N, d) the states after each token."""
+        output = lm.model.base_model(
+            input_ids=torch.tensor([list(ids)], device=lm.model.device),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        self._key_values = [(layer.keys, layer.values) for layer in cache.layers]
+        self.hidden: Tensor = output.last_hidden_state[0]
+        """(N, d), the states after each token."""
 
     def read(self, branches: Sequence[Branch]) -> Tensor:
-        """Read branches.
-
-        Args:
-            branches: What to read.
-
-        Returns:
-            The states after their rows, one branch after the other, (sum of R, d).
-        """
+        """Return the states after the branches' rows, branch after branch: (sum of R, d)."""
         sizes = [len(branch.rows) for branch in branches]
         total, past, device = sum(sizes), self._size, self.hidden.device
         if not total:
             return self.hidden[:0]
         allowed = torch.zeros(total, past + total, dtype=torch.bool, device=device)
         positions = torch.empty(total, dtype=torch.long, device=device)
-        at = 0
+        begin = 0
         for branch, size in zip(branches, sizes, strict=True):
-            own = slice(at, at + size)
-            allowed[own, : branch.place] = True
-            allowed[own, past + at : past + at + size] = torch.ones_like(allowed[own, :size]).tril()
-            positions[own] = torch.arange(size, device=device) + branch.place + branch.skip
-            at += size
+            end = begin + size
+            rows = allowed[begin:end]
+            rows[:, : branch.place] = True
+            rows[:, past + begin : past + end] = torch.ones_like(rows[:, :size]).tril()
+            positions[begin:end] = torch.arange(size, device=device) + branch.place + branch.skip
+            begin = end
         lowest = torch.finfo(self.hidden.dtype).min
         # Numbers, not flags: every attention of transformers can add them.
         mask = torch.zeros(total, past + total, dtype=self.hidden.dtype, device=device)
         states: Tensor = self._lm.model.base_model(
             inputs_embeds=torch.cat([branch.rows for branch in branches])[None],
             # A cache of its own, so that later branches do not see these rows.
-            past_key_values=DynamicCache(self._kept),
+            past_key_values=DynamicCache(self._key_values),
             attention_mask=mask.masked_fill(~allowed, lowest)[None, None],
             position_ids=positions[None],
             use_cache=True,

@@ -5,10 +5,13 @@ Read without torch, so that an engine that has none can match an encoder with it
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
 
 from univerb._version import __version__
 from univerb.config import EncoderConfig, Profile
@@ -48,16 +51,9 @@ class Card(BaseModel):
 
 
 def find_encoder(name: str) -> tuple[Path | None, str]:
-    """Find an encoder by name.
+    """Return an encoder's folder, or None, and a name for it that works from any folder.
 
-    Args:
-        name: A folder that has one, or a backbone that one ships with univerb for.
-
-    Returns:
-        The encoder's folder, or None; and a name that works from any folder.
-
-    Raises:
-        CheckpointError: If the folder holds an encoder that was not completely saved.
+    A name is that of a folder with an encoder, or of a backbone that univerb ships one for.
     """
     path = Path(name).expanduser()
     if (path / CARD).is_file():
@@ -86,25 +82,14 @@ def adapter_beside(folder: Path | None, name: str) -> Path:
 
 
 def read_card(folder: Path) -> Card:
-    """Read univerb.json.
-
-    Args:
-        folder: The checkpoint's folder.
-
-    Returns:
-        Its content.
-
-    Raises:
-        CheckpointError: If it is missing, damaged, or of a newer format.
-    """
-    try:
-        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    """Read univerb.json; a missing, damaged or newer one is a CheckpointError."""
+    raw = read_json_object(folder / CARD)
+    if raw is None:
         raise CheckpointError(
             f"{str(folder)!r} has no readable {CARD}. Give a folder that save_pretrained wrote."
-        ) from error
-    number = raw.get("format") if isinstance(raw, dict) else None
-    if number is not None and number != FORMAT:
+        )
+    number = raw.get("format", FORMAT)
+    if number != FORMAT:
         raise CheckpointError(
             f"{CARD} in {str(folder)!r} has format {str(number)[:20]}; univerb {__version__} reads "
             f"{FORMAT}. Upgrade univerb, or get a fresh copy."
@@ -112,11 +97,37 @@ def read_card(folder: Path) -> Card:
     try:
         return Card.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(
-            f"{CARD} in {str(folder)!r} is damaged: {where}: {first['msg']}. "
+            f"{CARD} in {str(folder)!r} is damaged: {first_problem(error)}. "
             "Save the encoder again, or get a fresh copy."
+        ) from error
+
+
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None if there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the field and the message of the first problem."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+
+
+@contextmanager
+def writing_to(folder: Path, what: str) -> Iterator[None]:
+    """Make a folder to write to; errors of the disk become a CheckpointError that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"cannot write {what} to {str(folder)!r}: {error}. "
+            "Give a folder that can be written, with enough space."
         ) from error
 
 

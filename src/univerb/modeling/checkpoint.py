@@ -30,6 +30,7 @@ from univerb.modeling.card import (
     check_file,
     read_card,
     sha256,
+    writing_to,
 )
 from univerb.modeling.encoder import PhraseEncoder, shallow_body
 from univerb.modeling.heads import make_heads
@@ -72,8 +73,7 @@ def write_checkpoint(
     """
     dtype = torch.float16 if is_half else None
     body = encoder.body.config.to_dict() if encoder.tokenizer else None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing_to(folder, "the encoder"):
         tensors = {
             name: tensor.detach().to("cpu", dtype).contiguous()
             for name, tensor in encoder.state_dict().items()
@@ -93,11 +93,6 @@ def write_checkpoint(
             sha256={name: sha256(folder / name) for name in names},
         )
         atomic_write(folder / CARD, card.model_dump_json(indent=2) + "\n")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"cannot write the encoder to {str(folder)!r}: {error}. "
-            "Give a folder that can be written, with enough space."
-        ) from error
 
 
 def read_checkpoint(
@@ -106,7 +101,7 @@ def read_checkpoint(
     """Load an encoder for a backbone.
 
     Args:
-        folder: The checkpoint's folder.
+        folder: The checkpoint.
         model: The LM that it will join.
         backbone: That LM's description, compared with the one that the encoder was saved for.
 

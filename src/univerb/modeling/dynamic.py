@@ -183,14 +183,7 @@ class DynamicLM(PhraseModel):
         return self._hf_tokenizer
 
     def tensors(self, vocabulary: DynamicVocabulary) -> TableTensors | None:
-        """Encode a vocabulary as `encode` does, and return its table as tensors.
-
-        Args:
-            vocabulary: Made for this LM.
-
-        Returns:
-            The table in the order of the phrases' ids; None if there never was a phrase.
-        """
+        """Encode a vocabulary; return its table as tensors, None if it never had a phrase."""
         view = self.encode(vocabulary)
         if view is None:
             return None

@@ -1,7 +1,7 @@
 """The causal phrase encoder: any text span to a vector (paper, section 2.2).
 
 Because it is causal, one pass over a window gives the vector of every prefix of it. All n-grams
-that begin at one place therefore cost one row, and `plan` finds the fewest rows for any set.
+that begin at one position therefore cost one row; `plan` finds the fewest rows for any set.
 """
 
 import copy
@@ -94,25 +94,17 @@ class PhraseEncoder(nn.Module):
 
     @classmethod
     def from_backbone(cls, model: PreTrainedModel, config: EncoderConfig | None = None) -> Self:
-        """Begin as a copy of a backbone's first layers, sharing its token embeddings.
-
-        Args:
-            model: The causal LM.
-            config: Depth and heads.
-
-        Returns:
-            An untrained encoder.
-        """
-        settings = config or EncoderConfig()
-        body = shallow_body(model, settings.layers)
+        """Begin as a copy of a causal LM's first layers, sharing its token embeddings."""
+        config = config or EncoderConfig()
+        body = shallow_body(model, config.layers)
         embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
-        return cls._fresh(body, embeddings, settings, tokenizer=None)
+        return cls.from_model(body, None, embeddings, config)
 
     @classmethod
     def from_model(
         cls,
         body: PreTrainedModel,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         embeddings: Embeddings,
         config: EncoderConfig | None = None,
     ) -> Self:
@@ -120,30 +112,21 @@ class PhraseEncoder(nn.Module):
 
         Args:
             body: A base model (`AutoModel`), such as GPT-2 for a TinyLlama backbone.
-            tokenizer: The body's.
+            tokenizer: The body's; None if it reads the LM's tokens and embeddings.
             embeddings: The LM's embedding layers.
             config: Heads; the depth is the body's.
 
         Returns:
             An encoder with fresh heads.
         """
-        return cls._fresh(body, embeddings, config or EncoderConfig(), tokenizer)
-
-    @classmethod
-    def _fresh(
-        cls,
-        body: PreTrainedModel,
-        embeddings: Embeddings,
-        config: EncoderConfig,
-        tokenizer: Tokenizer | None,
-    ) -> Self:
+        config = config or EncoderConfig()
         rows = embeddings.output_weight.detach()
         heads = make_heads(body.config.get_text_config().hidden_size, rows.shape[1], config)
         encoder = cls(body, heads, config, tokenizer).to(device=rows.device, dtype=rows.dtype)
         encoder.eval()
         if isinstance(heads, TiedHead):
-            known = rows.shape[0] if tokenizer is None else body.config.vocab_size
-            sample = torch.arange(0, known, max(known // 256, 1), device=rows.device)
+            size = rows.shape[0] if tokenizer is None else body.config.vocab_size
+            sample = torch.arange(0, size, max(size // 256, 1), device=rows.device)
             with torch.no_grad():
                 hidden = encoder.hidden_states(sample[:, None], embeddings)[:, -1]
             heads.match_norm(hidden, float(rows.norm(dim=-1).mean()))
@@ -155,15 +138,7 @@ class PhraseEncoder(nn.Module):
         return int(getattr(self.body.config.get_text_config(), "max_position_embeddings", 1 << 20))
 
     def encode(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> PhraseVectors[Tensor]:
-        """Encode phrases, sharing the passes of those that begin alike.
-
-        Args:
-            phrases: What to encode.
-            embeddings: The LM's embedding layers.
-
-        Returns:
-            Vectors in the order of the phrases.
-        """
+        """Encode phrases, sharing the passes of those that begin alike."""
         hidden = self.states(phrases, embeddings)
         device = hidden.device
         last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
@@ -181,18 +156,7 @@ class PhraseEncoder(nn.Module):
         return PhraseVectors(outputs if is_tied else sides.inputs.float().cpu().numpy(), outputs)
 
     def states(self, phrases: Sequence[Phrase], embeddings: Embeddings) -> Tensor:
-        """Return the body's state at the end of each phrase, which the heads turn into vectors.
-
-        Args:
-            phrases: What to encode.
-            embeddings: The LM's embedding layers.
-
-        Returns:
-            (P, d_e) in the order of the phrases.
-
-        Raises:
-            PhraseError: If a phrase is longer than the encoder can read.
-        """
+        """Return the body's state (P, d_e) at each phrase's end, which the heads read."""
         keys = [self._key(phrase) for phrase in phrases]
         for phrase, key in zip(phrases, keys, strict=True):
             if not key:
@@ -206,12 +170,11 @@ class PhraseEncoder(nn.Module):
 
     def hidden_states(self, windows: Tensor, embeddings: Embeddings) -> Tensor:
         """Run the body over windows of one length, (R, S) ids to (R, S, d_e) states."""
-        given = (
-            {"inputs_embeds": embeddings.input(windows)}
-            if self.tokenizer is None
-            else {"input_ids": windows}
-        )
-        states: Tensor = self.body(**given, use_cache=False).last_hidden_state
+        if self.tokenizer is None:
+            output = self.body(inputs_embeds=embeddings.input(windows), use_cache=False)
+        else:
+            output = self.body(input_ids=windows, use_cache=False)
+        states: Tensor = output.last_hidden_state
         return states
 
     def _key(self, phrase: Phrase) -> Key:
@@ -225,7 +188,7 @@ class PhraseEncoder(nn.Module):
         size = self.body.config.get_text_config().hidden_size
         result = torch.empty(len(layout.row), size, device=device, dtype=self.body.dtype)
         passes = list(_passes(layout.windows))
-        # Windows are numbered in the order of the passes: the keys of a pass then lie together.
+        # Windows are numbered in the order of the passes: the keys of a pass are then contiguous.
         number = numpy.empty(len(layout.windows), numpy.int64)
         number[[row for rows in passes for row in rows]] = numpy.arange(len(number))
         window = number[layout.row]
@@ -235,8 +198,8 @@ class PhraseEncoder(nn.Module):
         for rows in passes:
             windows = torch.tensor([layout.windows[row] for row in rows], device=device)
             states = self.hidden_states(windows, embeddings)
-            own = slice(*numpy.searchsorted(window, [begin, begin + len(rows)]))
-            result[order[own]] = states[window[own] - begin, column[own]]
+            keys = slice(*numpy.searchsorted(window, [begin, begin + len(rows)]))
+            result[order[keys]] = states[window[keys] - begin, column[keys]]
             begin += len(rows)
         return result
 
@@ -247,12 +210,12 @@ def shallow_body(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     config.num_hidden_layers = min(layers, config.num_hidden_layers)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[: config.num_hidden_layers]
-    # The embeddings are the LM's own and are passed in; one row satisfies the constructor.
+    # The LM's embeddings are passed in; one row satisfies the constructor.
     config.vocab_size, config.pad_token_id = 1, None
     body = AutoModel.from_config(config, dtype=model.dtype)
-    own = body.state_dict()
+    shapes = {name: tensor.shape for name, tensor in body.state_dict().items()}
     source = model.base_model.state_dict()
-    shared = {k: v for k, v in source.items() if k in own and own[k].shape == v.shape}
+    shared = {name: v for name, v in source.items() if shapes.get(name) == v.shape}
     body.load_state_dict(shared, strict=False)
     body.set_input_embeddings(nn.Identity())
     return body

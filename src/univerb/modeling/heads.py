@@ -1,6 +1,6 @@
 """From the encoder's last hidden state to a phrase's input and output vectors.
 
-`TiedHead` is the paper's: one vector for both embedding matrices (section 2.2; METHOD A.2).
+`TiedHead` is the paper's: one vector for both embedding matrices (paper, section 2.2).
 `SplitHeads` gives each side its own, as a correction of vectors that the LM knows already: the
 last token's row on the input side, the first token's on the output side. Both corrections start
 at zero, so a fresh encoder changes nothing that its bias does not allow.
@@ -54,14 +54,7 @@ class SplitHeads(nn.Module):
 
     @torch.no_grad()
     def sharpen(self, factor: float) -> None:
-        """Stretch what was learned on the output side, so that phrases differ more in score.
-
-        Pools at run time are ten times larger than those of a training step; what suits the small
-        ones is too even for the large.
-
-        Args:
-            factor: 1 leaves everything as it is.
-        """
+        """Scale what was learned on the output side: run-time pools are larger than training's."""
         for learned in (self.output.weight, self.output.bias, self.bias):
             learned.mul_(factor)
 
@@ -76,8 +69,8 @@ class SplitHeads(nn.Module):
         Returns:
             Input and output vectors.
         """
-        known = hidden @ self.read
-        return last + self.input(known) * self.fed, first + self.output(known) @ self.scored
+        whitened = hidden @ self.read
+        return last + self.input(whitened) * self.fed, first + self.output(whitened) @ self.scored
 
 
 class TiedHead(nn.Module):
@@ -104,14 +97,10 @@ class TiedHead(nn.Module):
 
     @torch.no_grad()
     def match_norm(self, hidden: Tensor, norm: float) -> None:
-        """Scale the projector so that its outputs are as long as the LM's own rows.
+        """Scale the projector so that its outputs are as long as the LM's rows.
 
         A fresh projector's vectors are many times longer than token embeddings, which makes the
-        first loss explode.
-
-        Args:
-            hidden: Some hidden states (N, d_e).
-            norm: The mean norm of the LM's rows.
+        first loss explode. `hidden` are some states (N, d_e), `norm` the mean norm of the rows.
         """
         was_training = self.training
         self.eval()
@@ -124,10 +113,10 @@ class TiedHead(nn.Module):
 
 
 def _whitening(states: Tensor) -> Tensor:
-    """Return the symmetric matrix that makes states alike in all directions."""
+    """Return the symmetric matrix that whitens states: unit variance in all directions."""
     moments = states.float().T @ states.float() / len(states)
     values, directions = torch.linalg.eigh(moments)
-    # What hardly ever occurs is not blown up to the size of the rest.
+    # Directions that hardly occur are not blown up to the size of the rest.
     scale = (values.clamp_min(0) + 0.01 * values.mean()).rsqrt()
     matrix: Tensor = (directions * scale) @ directions.T
     return matrix

@@ -125,11 +125,10 @@ class PhraseTable:
         self._encode = encode
         self._encoder_bias = bias
         self._count_correction = count_correction
-        self._inputs: Matrix | None = None
-        self._outputs: Matrix | None = None
-        self._phrase_indices, self._first_tokens, self._lengths = (
-            numpy.empty(0, numpy.int64) for _ in range(3)
-        )
+        self._sides: tuple[Matrix, ...] = ()
+        """Buffers of input and output vectors; one buffer when tied."""
+        self._columns = numpy.empty((3, 0), numpy.int64)
+        """(3, R): each row's phrase index, first token and length."""
         self._rows = numpy.empty(0, numpy.int64)
         self._tokens: set[int] = set()
         self._view: TableView | None = None
@@ -151,7 +150,7 @@ class PhraseTable:
             known = len(self._rows)
             state = vocabulary.snapshot(since=known)
             active = numpy.frombuffer(state.active, dtype=bool)
-            self._drop_inactive(active[self._phrase_indices])
+            self._drop_inactive(active[self._columns[0]])
             returning = numpy.flatnonzero(active[:known] & (self._rows < 0))
             old = [vocabulary.phrase(vocabulary.static_size + int(index)) for index in returning]
             new = numpy.arange(known, known + len(state.phrases))
@@ -163,86 +162,67 @@ class PhraseTable:
         return self._view
 
     def _append(self, indices: Ints, phrases: Sequence[Phrase]) -> None:
-        first_tokens = numpy.array([phrase.ids[0] for phrase in phrases])
-        lengths = numpy.array([len(phrase) for phrase in phrases])
         # A new set: views of older versions may be in use.
         self._tokens = self._tokens.union(*(phrase.ids for phrase in phrases))
+        first_tokens = [phrase.ids[0] for phrase in phrases]
+        columns = numpy.array([indices, first_tokens, [len(phrase) for phrase in phrases]])
         is_large = len(phrases) >= HALF_FROM
         if is_large:
-            order = numpy.argsort(first_tokens, kind="stable")
+            order = numpy.argsort(columns[1], kind="stable")
             phrases = [phrases[index] for index in order.tolist()]
-            indices, first_tokens, lengths = indices[order], first_tokens[order], lengths[order]
-        vectors = _contiguous(self._encode(phrases), is_large)
-        used = len(self._phrase_indices)
-        self._outputs = _appended(self._outputs, vectors.outputs, used)
-        is_tied = vectors.inputs is vectors.outputs
-        self._inputs = self._outputs if is_tied else _appended(self._inputs, vectors.inputs, used)
-        self._rows[indices] = numpy.arange(used, used + len(indices))
-        self._phrase_indices = numpy.concatenate([self._phrase_indices, indices])
-        self._first_tokens = numpy.concatenate([self._first_tokens, first_tokens])
-        self._lengths = numpy.concatenate([self._lengths, lengths])
+            columns = columns.take(order, axis=1)
+        vectors = self._encode(phrases)
+        sides = vectors[:1] if vectors.inputs is vectors.outputs else tuple(vectors)
+        # Rows without gaps are read several times faster.
+        dtype = numpy.dtype(numpy.float16) if is_large else vectors.outputs.dtype
+        sides = tuple(numpy.ascontiguousarray(side, dtype) for side in sides)
+        used = self._columns.shape[1]
+        # No copy of the first rows: only vocabularies that grow pay for spare room.
+        self._sides = (
+            tuple(_appended(*pair, used) for pair in zip(self._sides, sides, strict=True))
+            if self._sides
+            else sides
+        )
+        self._rows[columns[0]] = numpy.arange(used, used + len(phrases))
+        self._columns = numpy.concatenate([self._columns, columns], axis=1)
 
     def _drop_inactive(self, is_active: NDArray[numpy.bool_]) -> None:
         """Drop the rows of phrases that cannot be chosen, if they are many."""
         cold = int((~is_active).sum())
         if cold <= max(KEEP_COLD, len(is_active) - cold):
             return
-        assert self._inputs is not None
-        assert self._outputs is not None
         # One stays in any case: a table is never empty.
         rows = numpy.flatnonzero(is_active) if is_active.any() else numpy.zeros(1, numpy.int64)
-        is_tied = self._inputs is self._outputs
         # Copies: views of older versions keep their rows.
-        self._outputs = self._outputs[rows]
-        self._inputs = self._outputs if is_tied else self._inputs[rows]
-        self._phrase_indices, self._first_tokens = (
-            self._phrase_indices[rows],
-            self._first_tokens[rows],
-        )
-        self._lengths = self._lengths[rows]
+        self._sides = tuple(side[rows] for side in self._sides)
+        self._columns = self._columns.take(rows, axis=1)
         self._rows = numpy.full(len(self._rows), -1)
-        self._rows[self._phrase_indices] = numpy.arange(len(rows))
+        self._rows[self._columns[0]] = numpy.arange(len(rows))
 
     def _make_view(self, state: VocabularyState) -> TableView:
-        assert self._inputs is not None
-        assert self._outputs is not None
-        rows = len(self._phrase_indices)
-        is_active = numpy.frombuffer(state.active, dtype=bool)[self._phrase_indices]
-        weights = numpy.frombuffer(state.weights, dtype=numpy.float64)[self._phrase_indices]
+        indices, first_tokens, lengths = self._columns
+        is_active = numpy.frombuffer(state.active, dtype=bool)[indices]
+        weights = numpy.frombuffer(state.weights, dtype=numpy.float64)[indices]
         bias = weights + self._encoder_bias()
-        if self._count_correction and rows:
-            counts = numpy.bincount(
-                self._first_tokens[is_active], minlength=int(self._first_tokens.max()) + 1
-            )
-            bias = bias - numpy.log(numpy.maximum(counts[self._first_tokens], 1))
+        if self._count_correction:
+            counts = numpy.bincount(first_tokens[is_active], minlength=first_tokens.max() + 1)
+            bias = bias - numpy.log(numpy.maximum(counts[first_tokens], 1))
         return TableView(
             state.version,
-            self._phrase_indices,
+            indices,
             # A copy: the table goes on writing into its own.
             self._rows.copy(),
-            self._inputs[:rows],
-            self._outputs[:rows],
+            self._sides[0][: len(indices)],
+            self._sides[-1][: len(indices)],
             numpy.where(is_active, bias, -numpy.inf).astype(numpy.float32),
-            self._first_tokens,
-            self._lengths,
+            first_tokens,
+            lengths,
             self._tokens,
         )
 
 
-def _contiguous(vectors: PhraseVectors[Matrix], is_large: bool) -> PhraseVectors[Matrix]:
-    """Return vectors as rows without gaps, which are read several times faster."""
-    dtype = numpy.dtype(numpy.float16) if is_large else vectors.outputs.dtype
-    outputs = numpy.ascontiguousarray(vectors.outputs, dtype)
-    if vectors.inputs is vectors.outputs:
-        return PhraseVectors(outputs, outputs)
-    return PhraseVectors(numpy.ascontiguousarray(vectors.inputs, dtype), outputs)
-
-
-def _appended(buffer: Matrix | None, rows: Matrix, used: int) -> Matrix:
+def _appended(buffer: Matrix, rows: Matrix, used: int) -> Matrix:
     """Write rows into a buffer after those in use, doubling it when it is full."""
-    if buffer is None:
-        # No copy of the first rows: only vocabularies that grow pay for spare room.
-        return rows
     end = used + len(rows)
     if len(buffer) < end:
         grown = numpy.empty((max(end, 2 * len(buffer)), buffer.shape[1]), buffer.dtype)

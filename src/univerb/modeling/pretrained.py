@@ -1,6 +1,5 @@
 """Loading any HF model: safetensors only, no code from a checkpoint, no Hub unless allowed."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from transformers.utils import logging
 
 from univerb.errors import ModelError, ModelMissing, OptionError
 from univerb.locations import is_offline
+from univerb.modeling.card import read_json_object
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -108,18 +108,15 @@ def _quiet() -> Iterator[None]:
 
 
 def refuse_unsafe(folder: Path) -> None:
-    """Refuse a model folder that asks for code or pickles to be run.
-
-    Args:
-        folder: The model's folder.
-
-    Raises:
-        ModelError: If its config names code of its own, or its only weights are pickles.
-    """
+    """Raise a ModelError if a folder's configs name code, or its only weights are pickles."""
     for name in ("config.json", "tokenizer_config.json"):
-        if name != "config.json" and not (folder / name).exists():
-            continue
-        if "auto_map" in _read_object(folder / name):
+        settings = read_json_object(folder / name)
+        if settings is None and (name == "config.json" or (folder / name).exists()):
+            raise ModelError(
+                f"{str(folder)!r} has no readable {name}. Give the folder that save_pretrained "
+                "wrote."
+            )
+        if settings and "auto_map" in settings:
             raise ModelError(
                 f"{name} of {str(folder)!r} asks to run code of its own (auto_map), which univerb "
                 "never does. Use a model that transformers knows."
@@ -129,19 +126,6 @@ def refuse_unsafe(folder: Path) -> None:
             f"{str(folder)!r} has pickled weights (.bin), which univerb never opens. "
             "Convert them to safetensors with save_pretrained."
         )
-
-
-def _read_object(path: Path) -> dict[str, object]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ModelError(
-            f"{str(path.parent)!r} has no readable {path.name}. Give the folder that "
-            "save_pretrained wrote."
-        )
-    return value
 
 
 def first_line(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """The files that make up an LM in a GGUF file: where they lie and whether they belong together."""
 
-import json
 from pathlib import Path
 
 import tokenizers
@@ -8,7 +7,7 @@ import tokenizers
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.locations import DEFAULT_MODEL, converted_default, default_gguf, locate
-from univerb.modeling.card import Backbone, Card, check_backbone
+from univerb.modeling.card import Backbone, Card, check_backbone, read_json_object
 from univerb.tokenizer import Tokenizer
 
 INPUT, OUTPUT = "token_embd.weight", "output.weight"
@@ -28,8 +27,8 @@ def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
 def special_ids(rust: tokenizers.Tokenizer, folder: Path) -> set[int]:
     """Return the special tokens as transformers counts them: by flag, and by their office."""
     added = rust.get_added_tokens_decoder().items()
-    settings = read_object(folder / "tokenizer_config.json").items()
-    offices = [value for key, value in settings if key.endswith("_token")]
+    settings = read_json_object(folder / "tokenizer_config.json") or {}
+    offices = [value for key, value in settings.items() if key.endswith("_token")]
     words = [one.get("content") if isinstance(one, dict) else one for one in offices]
     ids = [rust.token_to_id(word) for word in words if isinstance(word, str)]
     return {i for i, token in added if token.special} | {i for i in ids if i is not None}
@@ -89,12 +88,3 @@ def check_words(gguf: GgufFile, rust: tokenizers.Tokenizer, name: str) -> None:
             f"{gguf.path.name!r} spells {strange} of {len(known)} tokens otherwise than the "
             f"tokenizer of {name!r}. Give the GGUF file of that model."
         )
-
-
-def read_object(path: Path) -> dict[str, object]:
-    """Return the object in a JSON file; an empty one if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -25,7 +25,6 @@ from univerb.engines.llamacpp.gguf_parts import (
     check_fits,
     check_words,
     default_file,
-    read_object,
     read_tokenizer,
     special_ids,
     tokenizer_folder,
@@ -41,6 +40,7 @@ from univerb.modeling.card import (
     check_file,
     find_encoder,
     read_card,
+    read_json_object,
 )
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
@@ -131,10 +131,10 @@ class LlamaCppLM(PhraseModel):
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config or the file says."""
-        given: object = self.gguf.number("tokenizer.ggml.eos_token_id")
+        ids: object = self.gguf.number("tokenizer.ggml.eos_token_id")
         for name in ("config.json", "generation_config.json"):
-            given = read_object(self._tokens / name).get("eos_token_id", given)
-        listed = given if isinstance(given, list) else [given]
+            ids = (read_json_object(self._tokens / name) or {}).get("eos_token_id", ids)
+        listed = ids if isinstance(ids, list) else [ids]
         return frozenset(i for i in listed if isinstance(i, int) and 0 <= i < self.static_size)
 
     @property
