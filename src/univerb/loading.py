@@ -59,7 +59,8 @@ def load(
             one.
         engine: "torch", or "llamacpp" for GGUF files on a CPU.
         backbone: torch: load the encoder's backbone from here instead.
-        adapter: torch: add the LoRA adapter beside the encoder; see `DynamicLM.from_pretrained`.
+        adapter: torch: merge the LoRA adapter beside the encoder into the LM. It was trained for
+            `atomic`, which then is the default mode.
         device: torch: where to put it.
         dtype: torch: float32, bfloat16 or float16.
         gguf: llamacpp: the backbone's file; found by itself for the default model.

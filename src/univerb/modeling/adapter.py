@@ -105,7 +105,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         CheckpointError: If the adapter is damaged, unsafe, or made for another model.
         MissingExtra: If peft is not installed.
     """
-    make = _lora_config()
+    lora_config = _lora_config()
     settings = _read_settings(folder)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -113,7 +113,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         raise CheckpointError(
             f"{str(folder / WEIGHTS)!r} cannot be read: {error}. Get a fresh copy."
         ) from error
-    config = make(**settings.model_dump(exclude={"peft_type"}), task_type="CAUSAL_LM")
+    config = lora_config(**settings.model_dump(exclude={"peft_type"}), task_type="CAUSAL_LM")
     try:
         wrapped = _wrapped(model, config)
     except OptionError as error:

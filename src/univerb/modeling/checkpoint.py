@@ -59,18 +59,7 @@ def write_checkpoint(
     profile: Profile,
     is_half: bool = False,
 ) -> None:
-    """Save an encoder.
-
-    Args:
-        folder: Made if missing.
-        encoder: The encoder.
-        backbone: The LM that it belongs to.
-        profile: Default options of a generation with the pair.
-        is_half: Write half precision, for shipping. Loading widens it again.
-
-    Raises:
-        CheckpointError: If the folder cannot be written.
-    """
+    """Save an encoder, the LM that it belongs to, and the pair's default generation options."""
     dtype = torch.float16 if is_half else None
     body = encoder.body.config.to_dict() if encoder.tokenizer else None
     with writing_to(folder, "the encoder"):

@@ -19,18 +19,9 @@ Progress = Callable[[str], object]
 
 
 def ensure_default(progress: Progress | None = None) -> Path:
-    """Convert the default backbone unless that is done already.
+    """Convert the default backbone unless that is done already, and return its folder.
 
-    Args:
-        progress: Called with a line of text as each stage begins.
-
-    Returns:
-        The folder with the converted model.
-
-    Raises:
-        ModelMissing: If the weights package is not installed.
-        MissingExtra: If the GGUF reader is not installed.
-        ModelError: If the file cannot be converted or the cache cannot be written.
+    `progress` is called with a line of text as each stage begins.
     """
     folder = converted_default()
     if is_converted():

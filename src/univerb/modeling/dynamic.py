@@ -120,18 +120,7 @@ class DynamicLM(PhraseModel):
     ) -> Self:
         """Load a saved encoder with its backbone, or a bare LM with an untrained encoder.
 
-        Args:
-            name: A folder that `save_pretrained` wrote, or a backbone (folder, default model's
-                name or Hub id).
-            backbone: Load the encoder's backbone from here instead of where it was saved with.
-            adapter: Merge the LoRA adapter beside the encoder into the LM. It was trained for
-                `atomic`, which then is the default mode.
-            device: Where to put it, as torch names devices.
-            dtype: float32, bfloat16 or float16.
-            offline: Never contact the Hub; by default as the environment says.
-
-        Returns:
-            The pair, ready to generate.
+        This is `univerb.load` with the torch engine, which explains the options.
         """
         folder, full_name = find_encoder(name)
         backbone = backbone or (backbone_of(folder) if folder else name)
@@ -154,10 +143,7 @@ class DynamicLM(PhraseModel):
         """Save the encoder, its settings and its backbone's name; the backbone itself is not.
 
         An adapter that was loaded is saved beside it, with the profile for the LM without it.
-
-        Args:
-            folder: Made if missing.
-            half: Write half precision, for shipping.
+        `half` writes half precision, for shipping; loading widens it again.
         """
         target = Path(folder).expanduser()
         profile = read_card(self.adapter.parent).profile if self.adapter else self.profile
@@ -220,15 +206,7 @@ class DynamicLM(PhraseModel):
             return self.encoder.encode_to_numpy(phrases, self.embeddings)
 
     def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
-        """Score every position against V' = V + P.
-
-        Args:
-            ids: Unit ids (B, T): tokens, or phrases as |V| + index.
-            vocabulary: The phrases; None for the bare LM.
-
-        Returns:
-            Logits (B, T, V + P).
-        """
+        """Return logits (B, T, V + P) of unit ids (B, T): tokens, or phrases as |V| + index."""
         table = self.tensors(vocabulary) if vocabulary is not None else None
         if table is None:
             logits: Tensor = self.model(input_ids=ids).logits

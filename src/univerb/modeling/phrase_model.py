@@ -171,14 +171,10 @@ class PhraseModel(ABC):
         return table.sync(vocabulary)
 
     def attach(self, source: VectorSource) -> None:
-        """Take phrase vectors from a source instead of encoding what it has.
+        """Take phrase vectors from a source, such as a corpus, instead of encoding what it has.
 
-        Args:
-            source: A corpus, for example. It is used as long as the encoder is the one that made
-                its vectors.
-
-        Raises:
-            CorpusError: If another encoder made them.
+        It is used as long as the encoder is the one that made its vectors; a source of another
+        encoder is refused.
         """
         source.check_encoder(self.fingerprint())
         if source not in self._sources:
@@ -227,15 +223,8 @@ class PhraseModel(ABC):
     def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
         """Return a user's message in the model's chat template, as ids ready to be continued.
 
-        Args:
-            message: The user's message.
-            system: The system message; the template's default if None.
-
-        Returns:
-            The prompt's token ids: as text the template's special tokens would be added twice.
-
-        Raises:
-            PromptError: If the tokenizer has no chat template.
+        Ids, because as text the template's special tokens would be added twice. Without a system
+        message, the template's default holds.
         """
         if not self.hf_tokenizer.chat_template:
             raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")

@@ -96,21 +96,8 @@ class LlamaCppLM(PhraseModel):
     ) -> Self:
         """Load a GGUF file and the encoder that belongs to it.
 
-        Args:
-            name: The default model's name, or a folder that `save_pretrained` wrote. Its
-                backbone's folder, or itself, has the tokenizer.json.
-            gguf: The backbone as a GGUF file; the default model's own is found by itself.
-            threads: How many llama.cpp uses; by default the physical cores this process may use.
-            offline: Never contact the Hub; by default as the environment says.
-
-        Returns:
-            The pair, ready to generate.
-
-        Raises:
-            ModelMissing: If the file or the tokenizer is not on this machine.
-            ModelError: If the file cannot be used.
-            CheckpointError: If there is no encoder, or it belongs to another LM.
-            OptionError: If no file is given for another model, or the threads are out of range.
+        This is `univerb.load` with the llamacpp engine, which explains the options. The encoder's
+        folder, or its backbone's, has the tokenizer.json.
         """
         folder, full_name = find_encoder(name)
         if folder is None:
