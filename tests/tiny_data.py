@@ -17,7 +17,7 @@ def paragraph(number: int, sentences: int = 3) -> str:
 
 
 def tiny_data(folder: Path, count: int = 6) -> Path:
-    """Write test sets of so many texts, and what corpora are built of."""
+    """Write test sets of `count` texts, and what corpora are built from."""
     for name in ("wikitext103", "law", "wiki", "asqa"):
         (folder / name).mkdir(parents=True)
     spaced = [paragraph(n).replace(".", " .").replace(",", " ,") for n in range(count)]
@@ -26,7 +26,7 @@ def tiny_data(folder: Path, count: int = 6) -> Path:
     law = "\n".join(paragraph(100 + n) for n in range(count))
     (folder / "law" / "lawmt.test.en").write_text(law + "\n")
     (folder / "law" / "jrc-acquis.en").write_text(law.upper() + "\n")
-    acts = [{"title": f"act {n}", "text": paragraph(200 + n, 12)} for n in range(120)]
+    acts = [{"title": f"act {n}", "text": paragraph(200 + n, 12)} for n in range(12)]
     _write(folder / "law" / "eurlex.jsonl.gz", acts)
     articles = [{"id": str(n), "title": f"{n}", "text": paragraph(300 + n, 12)} for n in range(6)]
     _write(folder / "wiki" / "train-00.jsonl.gz", articles)

@@ -11,8 +11,6 @@ import pytest
 
 from conftest import saved_encoder
 from tiny_data import tiny_data
-from univerb.corpus.build import build_corpus
-from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.data import open_or_build
 from univerb.lab.judging.system_texts import read_pairs
@@ -29,7 +27,7 @@ from univerb.lab.protocols.language_tables import (
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
-from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, WIKITEXT, is_held_out
+from univerb.lab.protocols.passages import LAWMT, NATURAL, WIKITEXT
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
@@ -213,16 +211,6 @@ def test_a_judge_replies(experiment, tmp_path):
     # A judge that always takes the first is for neither.
     assert (row.section, row.cells["Better"].value) == ("LawMT", pytest.approx(0.5))
     assert any("100 %" in note for note in judged.notes)
-
-
-def test_acts_of_the_index_are_refused(experiment, data, tmp_path):
-    acts = read_documents(data / "law/eurlex.jsonl.gz")
-    whole = build_corpus(tmp_path / "all.uv", acts, experiment.lm)
-    with pytest.raises(DocumentError, match="acts that passages are read from.*--remove"):
-        replace(experiment, open_corpus=lambda name: whole).on(ACTS)
-    names = [document["name"] for document in experiment.on(ACTS).corpus.listed()]
-    assert not any(map(is_held_out, names))
-    assert any("eurlex" in name for name in names)
 
 
 def test_a_killed_run_makes_the_same_table(experiment, monkeypatch, tmp_path):

@@ -4,16 +4,13 @@ import pytest
 
 from conftest import make_gpt2, make_tokenizer
 from tiny_data import tiny_data
-from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.protocols.passages import (
-    ACTS,
     LAWMT,
     NATURAL,
     TEST_SETS,
     WIKITEXT,
     detokenised,
-    is_held_out,
     read_passages,
 )
 from univerb.modeling.dynamic import DynamicLM
@@ -62,18 +59,6 @@ def test_natural_text_has_no_removed_words_and_no_spaces_before_stops(tokenizer,
         text = tokenizer.decode([*own.prefix, *own.reference])
         assert "<unk>" not in text
         assert " ." not in text
-
-
-def test_acts_are_those_that_are_held_out(tokenizer, data):
-    acts = read_documents(data / "law/eurlex.jsonl.gz")
-    out = {act.name for act in acts if is_held_out(act.name)}
-    assert 0 < len(out) < len(acts) / 3
-    found = read_passages(ACTS, data, tokenizer, 1000)
-    assert {own.name.rsplit(" ", 1)[0] for own in found} == out
-
-
-def test_only_acts_are_held_out():
-    assert not any(is_held_out(f"lease-{number}.txt") for number in range(200))
 
 
 @pytest.mark.parametrize(

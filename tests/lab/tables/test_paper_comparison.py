@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from univerb.errors import OptionError
 from univerb.lab.tables.paper import Column, paper_columns, paper_table
 from univerb.lab.tables.paper_comparison import NOT_IN_PAPER, compare_with_paper, unmet
-from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 
 PAPER = Setup(
     model="openai-community/gpt2",

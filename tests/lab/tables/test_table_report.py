@@ -16,7 +16,7 @@ from univerb.lab.tables.comparison_plot import plot_comparison
 from univerb.lab.tables.paper import Column, paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
 from univerb.lab.tables.table_report import Report, paper_layout
-from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 
 SETUP = Setup(
     model="smollm2-135m",

@@ -11,6 +11,7 @@ from univerb.documents.sentences import splitter_named
 from univerb.errors import OptionError
 from univerb.lab.judging.entailment import Entailment
 from univerb.lab.judging.reader import Reader
+from univerb.lab.markdown import plain
 from univerb.lab.protocols.asqa_answers import (
     BARE,
     SYSTEMS,
@@ -183,6 +184,6 @@ def _facts(lm: DynamicLM, protocol: AsqaProtocol, nli: Entailment) -> dict[str, 
         "prompt": prompt[protocol.chat],
         "phrases": f"n-grams of 2-8 tokens; parsed by {protocol.parser}",
         "sentences": SPLITTER,
-        "options": ", ".join(f"{name} {value}" for name, value in options.items()),
-        "profile": ", ".join(f"{name} {value}" for name, value in lm.profile.model_dump().items()),
+        "options": plain(options),
+        "profile": plain(lm.profile.model_dump()),
     }

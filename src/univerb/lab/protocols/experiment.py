@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from univerb.corpus.corpus import Corpus
-from univerb.errors import DocumentError, OptionError
+from univerb.errors import OptionError
 from univerb.files import atomic_write
 from univerb.lab.data import describe_corpus
 from univerb.lab.metrics.latency import Latency, latency
@@ -27,14 +27,7 @@ from univerb.lab.protocols.generation_runner import (
     GenerationTask,
 )
 from univerb.lab.protocols.lm_scorer import TextScorer
-from univerb.lab.protocols.passages import (
-    ACTS,
-    PREFIX,
-    TEST_SETS,
-    Passage,
-    is_held_out,
-    read_passages,
-)
+from univerb.lab.protocols.passages import PREFIX, TEST_SETS, Passage, read_passages
 from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.lab.protocols.system_latency import LatencyTimer
 from univerb.lab.protocols.text_quality import QualityMeter, TextQuality
@@ -111,8 +104,6 @@ class TestSetRun:
         lm, limit = experiment.lm, max(experiment.sizes.greedy, experiment.sizes.nucleus)
         self._passages = read_passages(name, experiment.data, lm.tokenizer, limit)
         self.corpus = experiment.open_corpus(self.test_set.corpus)
-        if name == ACTS and self.corpus:
-            check_held_out(self.corpus)
         self._task = replace(experiment.task, k=experiment.k or self.test_set.k)
         protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
         self._cache = ResultCache(experiment.folder, results_key(lm, self.corpus, protocol))
@@ -125,15 +116,7 @@ class TestSetRun:
     def generate(
         self, jobs: Sequence[GenerationJob], limit: int | None = None
     ) -> list[list[GeneratedText]]:
-        """Return the texts of each job; those of one decoding are generated together.
-
-        Args:
-            jobs: Systems with their decodings.
-            limit: At most this number of passages.
-
-        Returns:
-            The texts, in the order of the jobs.
-        """
+        """Return the texts of each job, for at most `limit` passages."""
         texts: dict[str, list[GeneratedText]] = {}
         for decoding in dict.fromkeys(job.decoding for job in jobs):
             together = [job for job in jobs if job.decoding == decoding]
@@ -205,15 +188,7 @@ class TestSetRun:
         return self._experiment.facts | {"corpus": f"{self.test_set.corpus}: {about}; {offered}"}
 
     def setup(self, n: int, **changes: Any) -> Setup:  # noqa: ANN401  (fields of different types)
-        """Return the settings of measurements on this test set.
-
-        Args:
-            n: Number of passages.
-            **changes: Other fields, or other values.
-
-        Returns:
-            The setup.
-        """
+        """Return the settings of measurements on `n` passages, with changes for some of them."""
         experiment, corpus = self._experiment, self.corpus
         lm, scorer = experiment.lm, experiment.scorer.name
         setup = Setup(
@@ -235,14 +210,3 @@ class TestSetRun:
             device=str(lm.model.device),
         )
         return replace(setup, **changes)
-
-
-def check_held_out(corpus: Corpus) -> None:
-    """Raise DocumentError if a corpus of law has acts that passages are read from."""
-    names = [document["name"] for document in corpus.listed() if is_held_out(document["name"])]
-    if names:
-        raise DocumentError(
-            f"{str(corpus.folder)!r} has {len(names)} acts that passages are read from, such as "
-            f"{names[0]!r}. Remove them with `univerb index --remove`, or leave the corpus out: "
-            "one is built without them."
-        )

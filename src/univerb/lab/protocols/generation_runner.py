@@ -154,15 +154,7 @@ class GenerationRunner:
     def vocabularies(
         self, phrases: Sequence[Sequence[Phrase]], system: TextSystem
     ) -> tuple[list[DynamicVocabulary], Growth | None]:
-        """Make the vocabularies that a system begins with.
-
-        Args:
-            phrases: The phrases that each passage retrieved.
-            system: Chooses among them.
-
-        Returns:
-            A vocabulary for each passage, and what makes them grow, if they do.
-        """
+        """Return a vocabulary for the phrases of each passage, and what makes them grow, if any."""
         size, share = self._lm.static_size, system.share
         chosen = [candidates[: system.max_phrases] for candidates in phrases]
         if share == PhraseShare():

@@ -87,12 +87,7 @@ def language_table(experiment: Experiment, table: PaperTable, test_set: str) -> 
 def compression_table(experiment: Experiment, test_sets: Mapping[str, str]) -> TableResult:
     """Count the units of texts, and the tokens that the LM's tokenizer makes of the same texts.
 
-    Args:
-        experiment: The model, and the settings of its measurement.
-        test_sets: The test set of each section.
-
-    Returns:
-        The measurements.
+    The table has a section for each of the named test sets.
     """
     rows: list[SystemRow] = []
     facts: dict[str, str] = {}

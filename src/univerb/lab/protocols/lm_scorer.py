@@ -119,15 +119,8 @@ class TextScorer:
     ) -> NDArray[numpy.float32]:
         """Return the LM's last state, after the final norm, at the last token of each text.
 
-        Args:
-            texts: Tokens of this scorer's tokenizer; what is beyond the context is not read.
-            progress: Called with the number of texts that are done, and of all.
-
-        Returns:
-            (N, d), in the order of the texts.
-
-        Raises:
-            OptionError: If a text has no token.
+        Texts are tokens of this scorer's tokenizer; what is beyond the context is not read. The
+        result is (N, d), in the order of the texts.
         """
         cut = [list(ids[: self.context_size]) for ids in texts]
         if [] in cut:
@@ -145,15 +138,9 @@ class TextScorer:
         read: Callable[[Tensor, Tensor], R],
         progress: Progress | None,
     ) -> list[R]:
-        """Run the LM over sequences, some at a time.
+        """Run the LM over sequences of tokens, none of them empty, some at a time.
 
-        Args:
-            sequences: Tokens, none of them empty.
-            read: Called with the states (T, d) and the tokens (T,) of each sequence.
-            progress: Called with the number of sequences that are done, and of all.
-
-        Returns:
-            What `read` returned, in the order of the sequences.
+        Returns, in their order, what `read` makes of the states (T, d) and the tokens (T,) of each.
         """
         # Of one length, so that little is padding; the longest first, so that memory ends at once
         # if it does.
@@ -194,17 +181,7 @@ def load_scorer(
     dtype: str = "float32",
     offline: bool | None = None,
 ) -> TextScorer:
-    """Load a scorer.
-
-    Args:
-        name: A folder, the default model's name, or a Hub id such as gpt2-large.
-        device: As torch names devices.
-        dtype: float32, bfloat16 or float16.
-        offline: Never contact the Hub; by default as the environment says.
-
-    Returns:
-        The scorer.
-    """
+    """Load a scorer by a folder, the default model's name, or a Hub id such as gpt2-large."""
     model, tokenizer = load_backbone(name, device=device, dtype=dtype, offline=offline)
     return TextScorer(model, tokenizer, short_name(name))
 

@@ -93,19 +93,7 @@ def negatives_table(
 
 
 def trained_model(variant: AblationRow, base: TrainingConfig, runs: Path) -> DynamicLM:
-    """Train the model of a row, or continue with it, or load it if it is done.
-
-    Args:
-        variant: The row.
-        base: The training settings that all rows have in common.
-        runs: The folder of the training runs.
-
-    Returns:
-        The model.
-
-    Raises:
-        KeyboardInterrupt: If training was interrupted; its snapshots are kept.
-    """
+    """Train the model of a row, or continue with its snapshots, or load it if it is done."""
     settings = variant.settings(base)
     processes = Processes.single()
     task = make_task(settings, processes)

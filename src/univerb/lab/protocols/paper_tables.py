@@ -11,7 +11,7 @@ from univerb.lab.protocols.asqa_table import asqa_table
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.language_tables import compression_table, language_table
 from univerb.lab.protocols.negatives_tables import negatives_table
-from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, TEST_SETS, WIKITEXT
+from univerb.lab.protocols.passages import LAWMT, NATURAL, TEST_SETS, WIKITEXT
 from univerb.lab.protocols.preference_tables import human_table, judge_table
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import PaperTable, paper_table
@@ -27,8 +27,8 @@ _TEST_SETS: dict[str, tuple[str, ...]] = {
     "main-full": (WIKITEXT, NATURAL),
     "scale-up": (WIKITEXT, NATURAL),
     "real-time": (WIKITEXT, NATURAL),
-    "lawmt": (LAWMT, ACTS),
-    "lawmt-full": (LAWMT, ACTS),
+    "lawmt": (LAWMT,),
+    "lawmt-full": (LAWMT,),
     "negatives": (NATURAL,),
     "negatives-full": (NATURAL,),
     "negatives-lawmt-full": (LAWMT,),
@@ -65,15 +65,7 @@ class Resources:
 
 
 def check_resources(names: Sequence[str], resources: Resources) -> None:
-    """Refuse tables that cannot be made, before hours are spent on those before them.
-
-    Args:
-        names: Of tables.
-        resources: What there is.
-
-    Raises:
-        OptionError: If a table has no such test set, or trains models without settings for it.
-    """
+    """Refuse tables that cannot be made, before hours are spent on those before them."""
     for name in names:
         if name in _TEST_SETS:
             _chosen_test_sets(name, resources.test_sets)

@@ -12,20 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from univerb.documents.chunks import chunked
-from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
 """Tokens of a prefix."""
-WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
-_ACTS_FILE = "eurlex.jsonl"
+WIKITEXT, NATURAL, LAWMT = "wikitext", "wikitext-natural", "lawmt"
 _HEADING = " ="
 _UNKNOWN = "<unk>"
-_WORDS = 256
-"""Words of a passage of an act: more than 160 tokens."""
-_PASSAGES_PER_ACT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +87,6 @@ def law_lines(path: Path) -> Iterator[NamedText]:
             yield NamedText(str(number), line.strip())
 
 
-def act_passages(path: Path) -> Iterator[NamedText]:
-    """Yield some passages of whole sentences of each held-out act, without tables of numbers."""
-    for act in read_documents(path):
-        if is_held_out(act.name):
-            chunks = [chunk for chunk in chunked(act, _WORDS) if _is_prose(chunk.text)]
-            step = max(len(chunks) // _PASSAGES_PER_ACT, 1)
-            for chunk in chunks[::step][:_PASSAGES_PER_ACT]:
-                yield NamedText(f"{act.name} {chunk.start}", " ".join(chunk.text.split()))
-
-
-def is_held_out(name: str) -> bool:
-    """Tell by a document's name whether it is an act that no index may have: one in ten."""
-    file, _, act = Path(name).name.partition("#")
-    if not file.startswith(_ACTS_FILE):
-        return False
-    return int(hashlib.sha256(f"{file}#{act}".encode()).hexdigest()[:8], 16) % 10 == 0
-
-
-def _is_prose(text: str) -> bool:
-    letters = sum(character.isalpha() or character.isspace() for character in text)
-    return letters > 0.85 * len(text)
-
-
 TEST_SETS = {
     WIKITEXT: TestSet(
         "wikitext-103 test", "wikitext103/wiki.test.tokens", "wiki", wikitext_paragraphs
@@ -127,26 +98,23 @@ TEST_SETS = {
         natural_paragraphs,
     ),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
-    ACTS: TestSet(
-        "EUR-Lex acts held out of the index", "law/eurlex.jsonl.gz", "law", act_passages, k=512
-    ),
 }
 
 
 def read_passages(
     name: str, data: Path | None, tokenizer: Tokenizer, limit: int, prefix: int = PREFIX
 ) -> list[Passage]:
-    """Read the passages of a test set that are longer than their prefix.
+    """Read at most `limit` passages of one of `TEST_SETS` that are longer than their prefix.
 
     Args:
-        name: One of `TEST_SETS`.
+        name: Of the test set.
         data: The folder with the data.
-        tokenizer: Makes the tokens.
-        limit: Maximum number of passages.
+        tokenizer: Of the LM that continues them.
+        limit: Passages of a smaller limit are the first of a larger one.
         prefix: Tokens of the prefix.
 
     Returns:
-        The passages: those of a smaller limit are the first of a larger one.
+        The passages.
 
     Raises:
         OptionError: If there is no such set, or a number is out of its range.

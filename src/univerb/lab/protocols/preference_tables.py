@@ -30,18 +30,7 @@ _NAME = f"{DEFAULT.name} to {TRANSFORMER.name}"
 
 
 def human_table(experiment: Experiment, folder: Path) -> TableResult:
-    """Write a blind sheet, or combine filled ones.
-
-    Args:
-        experiment: The model, and the settings of its measurement.
-        folder: The folder of the sheet; filled ones are `filled-*.csv` beside it.
-
-    Returns:
-        The preferences; no rows as long as nobody has judged.
-
-    Raises:
-        OptionError: If the sheet in the folder has other texts.
-    """
+    """Write a blind sheet to a folder, or combine the filled ones, `filled-*.csv` beside it."""
     sheet, key_file = folder / "sheet.csv", folder / "key.json"
     pairs = _pairs(experiment, WIKITEXT)
     if not key_file.exists():
@@ -80,15 +69,9 @@ def human_table(experiment: Experiment, folder: Path) -> TableResult:
 
 
 def judge_table(experiment: Experiment, folder: Path, judge: str = "") -> TableResult:
-    """Write prompts for a judge, or combine its replies.
+    """Write prompts for a judge to a folder, or combine its replies.
 
-    Args:
-        experiment: The model, and the settings of its measurement.
-        folder: The folder of the prompts; replies are `SECTION.replies.jsonl` beside them.
-        judge: The model that replied.
-
-    Returns:
-        The preferences, with a row for each section that has replies.
+    There is a row for each section with replies, `SECTION.replies.jsonl` beside the prompts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[SystemRow] = []

@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 
 def results_key(lm: "DynamicLM", corpus: "Corpus | None", protocol: dict[str, Any]) -> str:
-    """Return a hash of everything that results depend on except the document.
-
-    Args:
-        lm: The model, with its encoder and its profile.
-        corpus: Where phrases come from.
-        protocol: The settings of the measurement, as JSON can hold them.
-
-    Returns:
-        The hash.
-    """
+    """Return a hash of everything that results depend on except the document."""
     content = {
         "version": __version__,
         "protocol": protocol,

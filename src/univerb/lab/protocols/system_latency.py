@@ -32,14 +32,7 @@ WARM_UPS = 3
 
 
 class LatencyTimer:
-    """Times systems.
-
-    Args:
-        lm: The model.
-        runner: Retrieves the phrases.
-        task: What all systems have in common.
-        cache: Where timings are kept, as texts are.
-    """
+    """Times systems; the runner retrieves their phrases, and timings are kept as texts are."""
 
     def __init__(
         self, lm: DynamicLM, runner: GenerationRunner, task: GenerationTask, cache: ResultCache
@@ -134,19 +127,11 @@ def uncached_seconds(
 ) -> float:
     """Return the seconds for a text without a KV cache: for each unit a pass over all before it.
 
-    Args:
-        lm: The model.
-        prompt: The tokens before the text.
-        generation: The text.
-        vocabulary: The phrases, scored in each pass.
-        is_atomic: Whether a phrase is read as one vector; otherwise as its tokens.
-
-    Returns:
-        Seconds.
+    All phrases are scored in each pass. If `is_atomic`, a phrase is read as one vector, otherwise
+    as its tokens.
     """
     phrase_rows = lm.tensors(vocabulary) if vocabulary is not None else None
-    rows = _token_rows(lm, prompt)
-    seconds = 0.0
+    rows, seconds = _token_rows(lm, prompt), 0.0
     for piece in generation.pieces:
         began = time.perf_counter()
         states = lm.model.base_model(inputs_embeds=rows[None], use_cache=False).last_hidden_state

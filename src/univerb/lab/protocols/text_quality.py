@@ -56,14 +56,7 @@ _QUALITY = TypeAdapter(TextQuality)
 
 
 class QualityMeter:
-    """Measures texts, and keeps the results.
-
-    Args:
-        scorer: Computes perplexities and features.
-        tokenizer: That of the passages.
-        cache: Where results are kept, under a hash of texts and scorer.
-        progress: Called with the number of texts of a step that are read, and of all.
-    """
+    """Measures texts of a tokenizer with a scorer; results are kept by a hash of both."""
 
     def __init__(
         self,
@@ -77,18 +70,7 @@ class QualityMeter:
         self._features: dict[str, Features] = {}
 
     def measure(self, passages: Sequence[Passage], texts: Sequence[GeneratedText]) -> TextQuality:
-        """Measure the texts of a system.
-
-        Args:
-            passages: What was continued.
-            texts: The continuations, in the same order.
-
-        Returns:
-            The measurements.
-
-        Raises:
-            OptionError: If they are not of the same passages.
-        """
+        """Measure the continuations of passages, in the same order."""
         if [passage.name for passage in passages] != [text.passage for text in texts]:
             raise OptionError("the texts are not those of the passages. Give both in one order.")
         scoring = [self._scorer.fingerprint, words("").splitter]

@@ -17,7 +17,7 @@ from univerb.lab.tables.paper import (
     PaperTable,
     paper_columns,
 )
-from univerb.lab.tables.table_results import TableCell, Setup, SystemRow, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 
 ENOUGH = 0.9
 """The share of the paper's number of cases that counts as the same number."""

@@ -17,7 +17,7 @@ from univerb.lab.tables.paper_comparison import (
     setting_label,
     setting_text,
 )
-from univerb.lab.tables.table_results import TableCell, SystemRow
+from univerb.lab.tables.table_results import SystemRow, TableCell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
