@@ -9,9 +9,9 @@ from rich.table import Table
 
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.flags import with_flags
-from univerb.cli.index import make_settings, told_progress
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags, make_folder
+from univerb.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from univerb.applications.adapt import Adaptation, Measured
@@ -49,13 +49,14 @@ def adapt(
 ) -> None:
     """Adapt to a domain without training: index its text, calibrate, measure before and after."""
     from univerb.corpus import open_corpus
+    from univerb.corpus.manifest import CorpusSettings
     from univerb.documents.read import read_documents
     from univerb.parallel import make_workers
 
     show_warnings()
     if report:
         make_folder("--report", report)
-    settings = make_settings({"max_phrases": max_phrases, "vectors": vectors})
+    settings = CorpusSettings(max_phrases=max_phrases, vectors=vectors)
     documents = read_documents(*docs)
     kept_out = read_documents(*held_out) if held_out else None
     other = open_corpus(before) if before else None
@@ -64,7 +65,7 @@ def adapt(
     note_untrained(lm)
     from univerb.applications.adapt import adapt as run
 
-    with told_progress() as tell:
+    with progress_bars() as show:
         result = run(
             lm,
             documents,
@@ -75,7 +76,7 @@ def adapt(
             k=k,
             limit=passages,
             workers=pool,
-            progress=tell,
+            progress=show,
         )
     if report:
         _write_report(report, result)

@@ -8,9 +8,9 @@ import typer
 from univerb.cli.adapt import Chunks, Passages, show_calibration
 from univerb.cli.console import note_untrained, print_json, show_warnings
 from univerb.cli.flags import with_flags
-from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags
+from univerb.cli.progress import progress_bars
 
 
 @with_flags
@@ -36,7 +36,7 @@ def calibrate(
     from univerb.applications.coverage import passages_of
 
     chosen = passages_of(documents, lm.tokenizer, limit=passages, each=16)
-    with told_progress() as tell:
+    with progress_bars() as tell:
         found = run(lm, opened, chosen, k, progress=lambda d, n: tell("calibration", d, n))
     save_profile(opened, lm, found)
     if as_json:

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from univerb.cli.console import console, print_json
-from univerb.cli.index import size_text
+from univerb.cli.options import AsJson
+from univerb.cli.progress import format_size
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,18 +20,17 @@ if TYPE_CHECKING:
 def inspect(
     corpus: Annotated[Path, typer.Argument(help="The corpus.")],
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte.")] = False,
-    limit: Annotated[int, typer.Option(help="List so many documents; 0 lists all.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of documents to list; 0 for all.")] = 10,
+    as_json: AsJson = False,
 ) -> None:
     """Explain what a corpus holds."""
     from univerb.corpus import open_corpus
 
     if limit < 0:
-        raise OptionError(f"limit is {limit}; give 0 for all, or how many documents to list.")
+        raise OptionError(f"limit is {limit}; give 0 for all, or the number of documents to list.")
     began = time.perf_counter()
     opened = open_corpus(corpus)
-    seconds = time.perf_counter() - began
-    facts = _facts(opened) | {"open_seconds": seconds}
+    facts = _facts(opened) | {"open_seconds": time.perf_counter() - began}
     if verify:
         facts["verified_bytes"] = opened.verify()
     documents = opened.listed()
@@ -40,7 +40,7 @@ def inspect(
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), Text(_shown(name, value)))
+        table.add_row(name.replace("_", " "), Text(_format(name, value)))
     console.print(table)
     listing = Table("document", "characters", box=None, header_style="dim", pad_edge=False)
     for document in documents[: limit or None]:
@@ -51,9 +51,9 @@ def inspect(
 
 
 def _facts(corpus: "Corpus") -> dict[str, Any]:
-    import numpy
+    from collections import Counter
 
-    from univerb.phrases.hashing import prepend_zero
+    import numpy
 
     manifest = corpus.manifest
     parts = {
@@ -63,14 +63,12 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
         "vectors": manifest.vectors,
     }
     sizes = {n: sum(sum(e.sizes.values()) for e in entries if e) for n, entries in parts.items()}
-    lengths = numpy.diff(prepend_zero(numpy.asarray(corpus.phrases.ends)))
-    sizes_found, counts = numpy.unique(lengths, return_counts=True)
-    histogram = dict(zip(sizes_found.tolist(), counts.tolist(), strict=True))
+    lengths = Counter(numpy.diff(corpus.phrases.ends, prepend=0).tolist())
     names = {"documents", "chunks", "characters", "tokens", "model", "encoder", "tokenizer"}
     return {
         **manifest.model_dump(include=names),
         "phrases": manifest.phrase_count,
-        "phrases_by_length": histogram,
+        "phrases_by_length": dict(sorted(lengths.items())),
         "vectors": len(corpus.phrases) if corpus.has_vectors else 0,
         "settings": manifest.settings.model_dump(),
         "created_by": manifest.created_by,
@@ -79,13 +77,13 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
     }
 
 
-def _shown(name: str, value: Any) -> str:  # noqa: ANN401
+def _format(name: str, value: Any) -> str:  # noqa: ANN401
     if name == "bytes":
-        return ", ".join(f"{part} {size_text(size)}" for part, size in value.items())
+        return ", ".join(f"{part} {format_size(size)}" for part, size in value.items())
     if name == "verified_bytes":
-        return f"{size_text(value)}: all as they were written"
+        return f"{format_size(value)}: all as they were written"
     if name == "open_seconds":
         return f"{1000 * value:.1f} ms"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value) or "none"

@@ -1,6 +1,5 @@
-"""`univerb phrases`: what would be in the vocabulary of some documents."""
+"""`univerb phrases`: the phrases of documents, as a vocabulary would have them."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +10,9 @@ from rich.text import Text
 from univerb.cli.console import console, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import prepare_default
-from univerb.cli.options import PHRASES, SourceOptions
+from univerb.cli.options import PHRASES, AsJson, SourceOptions
 from univerb.errors import ModelError, OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
-from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
 
@@ -22,9 +20,9 @@ from univerb.tokenizer import Tokenizer
 def phrases(
     docs: Annotated[list[str], typer.Argument(help="Documents, folders, or - for stdin.")],
     source: Annotated[SourceOptions, Flags(PHRASES)],
-    limit: Annotated[int, typer.Option(help="Show so many; 0 shows all.")] = 20,
-    model: Annotated[str, typer.Option(help="Whose tokens count.")] = DEFAULT_MODEL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of phrases to show; 0 for all.")] = 20,
+    model: Annotated[str, typer.Option(help="The model whose tokens count.")] = DEFAULT_MODEL,
+    as_json: AsJson = False,
 ) -> None:
     """List the phrases of documents, the most useful first."""
     from univerb.documents.read import read_documents
@@ -32,47 +30,51 @@ def phrases(
 
     show_warnings()
     if limit < 0:
-        raise OptionError(f"limit is {limit}; give 0 for all, or how many to show.")
+        raise OptionError(f"limit is {limit}; give 0 for all, or the number of phrases to show.")
     documents = read_documents(*docs)
     tokenizer = _tokenizer(model)
     find = source.phrase_source(documents)
-    found = collect_phrases(documents, tokenizer, find, source.max_phrases)
-    shown = found[: limit or None]
+    every = collect_phrases(documents, tokenizer, find, source.max_phrases)
+    shown = every[: limit or None]
     if as_json:
-        print_json({"schema_version": 1, "total": len(found), "phrases": [_row(p) for p in shown]})
+        names = ("document", "start", "end")
+        rows = [
+            {
+                "text": phrase.text,
+                "ids": list(phrase.ids),
+                "sources": [{n: getattr(span, n) for n in names} for span in phrase.sources],
+            }
+            for phrase in shown
+        ]
+        print_json({"schema_version": 1, "total": len(every), "phrases": rows})
         return
     table = Table("phrase", "tokens", "found", "first in", box=None, header_style="dim")
     for phrase in shown:
         first = phrase.sources[0]
-        place = Text(f"{first.document}:{first.start}-{first.end}", style="dim")
-        table.add_row(Text(repr(phrase.text)), str(len(phrase)), str(len(phrase.sources)), place)
+        span = Text(f"{first.document}:{first.start}-{first.end}", style="dim")
+        table.add_row(Text(repr(phrase.text)), str(len(phrase)), str(len(phrase.sources)), span)
     console.print(table)
-    console.print(f"[dim]{len(found)} phrases in {len(documents)} documents[/]")
-
-
-def _row(phrase: Phrase) -> dict[str, object]:
-    places = [
-        {"document": span.document, "start": span.start, "end": span.end} for span in phrase.sources
-    ]
-    return {"text": phrase.text, "ids": list(phrase.ids), "sources": places}
+    console.print(f"[dim]{len(every)} phrases in {len(documents)} documents[/]")
 
 
 def _tokenizer(model: str) -> Tokenizer:
-    """Read a model's tokenizer, without torch where it lies on this machine."""
+    """Read a model's tokenizer, without torch if it is on this machine."""
+    import json
+
     card = Path(model) / "univerb.json"
     if card.is_file():
-        # An encoder's folder: its backbone's tokens count.
+        # The folder of an encoder, which names its backbone.
         model = str(json.loads(card.read_text(encoding="utf-8"))["backbone"]["name"])
-    where = locate(model)
+    folder = locate(model)
     if model == DEFAULT_MODEL and not is_converted():
-        where = prepare_default()
-    path = Path(where) / "tokenizer.json"
+        folder = prepare_default()
+    path = Path(folder) / "tokenizer.json"
     try:
         if path.is_file():
             return Tokenizer.from_file(path)
         from transformers import AutoTokenizer
 
-        hf = AutoTokenizer.from_pretrained(str(where), trust_remote_code=False)
+        hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
         return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
     except Exception as error:  # the Rust reader raises bare Exceptions
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

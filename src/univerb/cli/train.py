@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from univerb.cli.console import console, errors, escape, show_warnings
-from univerb.cli.index import size_text
+from univerb.cli.progress import format_size
 from univerb.errors import OptionError
 from univerb.training.callback import Callback
 
@@ -77,10 +77,11 @@ def _dry_run(settings: "TrainingConfig", processes: "Processes") -> None:
         where = "GPU" if processes.device.type == "cuda" else "process"
         console.print(
             f"{needs.trainable:,} parameters train; a checkpoint has "
-            f"{size_text(needs.snapshot_bytes)}\n{needs.rows_per_second:,.0f} rows/s, "
+            f"{format_size(needs.snapshot_bytes)}\n{needs.rows_per_second:,.0f} rows/s, "
             f"{needs.step_seconds:.2f} s per step, about "
             f"{timedelta(seconds=round(needs.run_seconds))} for {settings.run.steps:,} steps "
-            f"(without validation)\nat most {size_text(needs.peak_bytes)} of memory in each {where}"
+            f"(without validation)\nat most {format_size(needs.peak_bytes)} of memory "
+            f"in each {where}"
         )
 
 

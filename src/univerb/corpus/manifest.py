@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb._version import __version__
+from univerb.config import describe
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
-from univerb.errors import CorpusError
+from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write
 
 MANIFEST = "manifest.json"
@@ -25,24 +26,36 @@ _Size = Annotated[int, Field(ge=1, le=64)]
 class CorpusSettings(BaseModel):
     """What a corpus was built with; a corpus is a function of these and its documents.
 
-    They are part of `phrases_key`: a new field requires a new `FORMAT`.
+    They are part of `phrases_key`: a new field requires a new `FORMAT`. What the retrieval method's
+    name means is known to `univerb.retrieval` alone.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     method: str = Field(default="bm25", max_length=4096)
-    """Name of the retrieval method; only `univerb.retrieval` knows what it means."""
+    """Retrieval: bm25, dense:FOLDER, static:FOLDER, or hybrid:NAME+NAME."""
     splitter: str = Field(default="rules", max_length=64)
+    """Sentences: rules, pysbd, spacy or clauses."""
     max_words: int = Field(default=128, ge=1, le=100_000)
+    """Words per chunk."""
     overlap: int = Field(default=0, ge=0, le=1000)
+    """Sentences that adjacent chunks share."""
     sizes: tuple[_Size, _Size] = (2, 8)
     """Shortest and longest phrase, in tokens."""
     min_count: int = Field(default=2, ge=1, le=1 << 40)
+    """Minimum number of occurrences of a phrase."""
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
+    """Maximum number of phrases."""
     dtype: Literal["float16", "float32"] = "float16"
-    """Of the vectors on disk."""
+    """Of the vectors on disk: float16 or float32."""
     vectors: bool = True
-    """Whether phrases are encoded; without vectors, a corpus serves retrieval and mining."""
+    """Encode the phrases; without vectors, a corpus serves retrieval and mining."""
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  (checked by pydantic)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise OptionError(describe(error, type(self))) from None
 
 
 class Manifest(BaseModel):

@@ -12,10 +12,10 @@ import typer
 from univerb.cli.console import console, note_untrained, pieces_text, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
 from univerb.cli.generate import selected_phrases
-from univerb.cli.index import told_progress
 from univerb.cli.lab.options import refuse_overwriting, typed_names, write_pages
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, OUTPUT, PHRASES, AsJson, TorchFlags
+from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
 from univerb.errors import OptionError, PromptError
 
@@ -116,7 +116,7 @@ def _written(
     from univerb.lab.judging.case_study import CaseStudy, SystemOutput
 
     systems = []
-    with told_progress() as tell:
+    with progress_bars() as tell:
         for number, (name, options) in enumerate(writers.items(), 1):
             phrases = None if name is SystemName.plain else vocabulary
             pieces = generate(lm, prompt, phrases, **options).pieces

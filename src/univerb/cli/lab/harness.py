@@ -9,9 +9,9 @@ import typer
 
 from univerb.cli.console import note_untrained, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
-from univerb.cli.index import told_progress
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, PHRASES, AsJson, TorchFlags
+from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
 from univerb.locations import is_offline
 
@@ -57,7 +57,7 @@ def harness(
     sources = read_sources(docs or (), corpus, phrases, k)
     lm = load_model(**dict(model))
     note_untrained(lm)
-    with told_progress() as tell:
+    with progress_bars() as tell:
         bias = decoding.options().get("phrase_bias")
         harness_lm = UniverbLM(lm, sources, phrase_bias=bias, on_progress=tell)
         results = run_tasks(

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from univerb.cli.console import console, errors, print_json, show_warnings
-from univerb.cli.index import told_progress
 from univerb.cli.lab.options import refuse_overwriting, typed_names
 from univerb.cli.options import AsJson
+from univerb.cli.progress import progress_bars
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _asked(
     from univerb.lab.judging.judge_endpoint import Endpoint, ask_all, key_from_environment
 
     endpoint = Endpoint(url, model, key_from_environment())
-    with told_progress() as tell:
+    with progress_bars() as tell:
         return ask_all(
             endpoint, judge_prompts(pairs), log, workers, lambda *counts: tell("verdicts", *counts)
         )

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from univerb.cli.console import console, escape, note_untrained, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
-from univerb.cli.index import told_progress
 from univerb.cli.lab.options import write_pages
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, OUTPUT, AsJson, TorchFlags, make_folder
+from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
 from univerb.errors import OptionError, did_you_mean
 
@@ -97,7 +97,7 @@ def phrases(
     few = min(limit, SWEEP_DOCUMENTS) if limit_writing is None else limit_writing
     only_writing: dict[str, Any] = {"measures": (), "limit": max(few, 1)}
     bounds: dict[str, Any] = {"limit": limit, "limit_writing": limit_writing}
-    with told_progress() as tell:
+    with progress_bars() as tell:
         report = evaluate_phrases(
             lm,
             documents,

@@ -13,10 +13,10 @@ from pydantic import Field
 from univerb._version import __version__
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.index import told_progress
 from univerb.cli.lab.options import DATA, DataFolder, LawCorpus, WikiCorpus
 from univerb.cli.loading import load_model
 from univerb.cli.options import OUTPUT, AsJson, TorchFlags, make_folder
+from univerb.cli.progress import progress_bars
 from univerb.errors import OptionError
 from univerb.lab.data import find_data, open_or_build
 from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
@@ -123,7 +123,7 @@ def reproduce(
         dtype_named(scorers.scorer_dtype, "--scorer-dtype")
     lm = load_model(**dict(model))
     note_untrained(lm)
-    with told_progress() as progress:
+    with progress_bars() as progress:
         experiment = Experiment(
             lm=lm,
             scorer=_scorer(lm, scorers, loading),

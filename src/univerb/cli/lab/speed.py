@@ -12,10 +12,10 @@ from rich.table import Table
 
 from univerb.cli.console import console, escape, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
-from univerb.cli.index import told_progress
 from univerb.cli.lab.options import DataFolder, LawCorpus, WikiCorpus, write_pages
 from univerb.cli.loading import load_model
 from univerb.cli.options import MODEL, OUTPUT, AsJson, ModelOptions, make_folder
+from univerb.cli.progress import progress_bars
 from univerb.lab.markdown import plain
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def speed(
         lm = load_model(model.name, offline=model.offline)
         sizes = {"limit": limit, "max_tokens": max_tokens, "threads": model.threads}
         corpora = {"wiki": wiki_corpus, "law": law_corpus}
-        with told_progress() as tell:
+        with progress_bars() as tell:
             plan = make_plan(
                 lm, workloads, systems, data=data, corpora=corpora, progress=tell, **sizes
             )
@@ -107,7 +107,7 @@ def speed(
 
         make_folder("--out", out)
         loaded = load_model(**dict(model))
-        with told_progress() as tell:
+        with progress_bars() as tell:
             report = time_part(loaded, part, docs or [], corpus, limit, tell)
     _write(out, part, report)
     if as_json:
