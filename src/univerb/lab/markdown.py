@@ -1,5 +1,6 @@
-"""Reports as Markdown: tables, and what a measurement was made with."""
+"""Reports as Markdown and JSON: tables, and what a measurement was made with."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,19 @@ def heading(title: str, command: str, about: Mapping[str, Any]) -> list[str]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table, names to the left and figures to the right."""
-    yield _row(header)
-    yield "| --- |" + " ---: |" * (len(header) - 1)
-    yield from map(_row, rows)
+    """Yield the lines of a table that can be read as it is: columns are aligned."""
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    for line in (lines[0], rule, *lines[1:]):
+        first, *figures = zip(line, widths, strict=True)
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in figures)]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """Return a report as the text of a JSON file."""
+    return json.dumps(content, indent=2) + "\n"
 
 
 def plain(value: Any) -> str:  # noqa: ANN401  (any value that JSON can hold)
@@ -27,7 +37,3 @@ def plain(value: Any) -> str:  # noqa: ANN401  (any value that JSON can hold)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,34 +1,57 @@
 """`univerb lab phrases`: what an encoder's phrases are worth, measured on held-out text."""
 
-import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import typer
-from rich.table import Table
+from pydantic import Field
 
-from univerb.cli.console import console, escape, note_untrained, print_json, show_warnings
-from univerb.cli.flags import Flags, with_flags
-from univerb.cli.lab.options import write_pages
-from univerb.cli.loading import load_model
-from univerb.cli.options import DECODING, OUTPUT, AsJson, TorchFlags, make_folder
+from univerb.cli.console import note_untrained, show_warnings
+from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.progress import progress_bars
+from univerb.cli.lab.reports import publish
+from univerb.cli.loading import load_model
+from univerb.cli.options import DECODING, AsJson, TorchFlags, make_folder
 from univerb.config import GenerationConfig
-from univerb.errors import OptionError, did_you_mean
 
-if TYPE_CHECKING:
-    from univerb.config import Profile
-    from univerb.lab.phrases.run import PhrasesReport
-    from univerb.lab.phrases.writing import Way
+VariantName = Literal["bare", "profile", "whole", "verify", "atomic", "segmented"]
 
-PROTOCOL = "Protocol"
-SWEEP_DOCUMENTS = 12
+
+class ProtocolOptions(Options):
+    """The settings of the measurement: fields of `PhrasesProtocol`."""
+
+    context: int = Field(default=512, ge=1)
+    """Tokens of the first half."""
+    truth: int = Field(default=256, ge=16)
+    """Tokens of the second half."""
+    k: int = Field(default=32, ge=1)
+    """Chunks to retrieve."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Base tokens to write."""
+    seed: int = Field(default=0, ge=0)
+    """Of what is sampled."""
+
+
+class WritingOptions(Options):
+    """The variants of decoding that are compared."""
+
+    variant: tuple[VariantName, ...] = get_args(VariantName)
+    """bare, profile, whole (tolerance 1), verify, atomic or segmented. Repeatable."""
+    limit_writing: int | None = Field(default=None, ge=0)
+    """Write for this many of the documents only; a sweep for 12 by default."""
+    sweep: bool = False
+    """Only write, with every --sweep-tolerance and every --sweep-bias."""
+    sweep_tolerance: tuple[Annotated[float, Field(ge=0, le=1)], ...] = (0.3, 0.5, 0.7, 0.9, 1.0)
+    """Repeatable."""
+    sweep_bias: tuple[Annotated[float, Field(ge=-100, le=100)], ...] = (-2.0, 0.0, 2.0, 4.0)
+    """Repeatable."""
 
 
 @with_flags
 def phrases(
     docs: Annotated[list[str], typer.Option(help="Held-out text: files or folders. Repeatable.")],
+    writing: Annotated[WritingOptions, Flags("Writing")],
+    protocol: Annotated[ProtocolOptions, Flags("Protocol")],
     decoding: Annotated[
         GenerationConfig, Flags(DECODING, only=("mode", "tolerance", "phrase_bias"))
     ],
@@ -37,43 +60,8 @@ def phrases(
         Path | None, typer.Option(help="Where candidates are retrieved (`univerb index`).")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Documents.")] = 300,
-    limit_writing: Annotated[
-        int | None, typer.Option(min=0, help="Write for so many of them only.")
-    ] = None,
-    modes: Annotated[
-        str,
-        typer.Option(help="Ways to write, of: bare, profile, whole, verify, atomic, segmented."),
-    ] = "bare,profile,whole,verify,atomic,segmented",
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Only write, over --tolerances x --biases.")
-    ] = False,
-    tolerances: Annotated[
-        str, typer.Option(help="Of the sweep.", rich_help_panel=PROTOCOL)
-    ] = "0.3,0.5,0.7,0.9,1",
-    biases: Annotated[
-        str, typer.Option(help="Of the sweep.", rich_help_panel=PROTOCOL)
-    ] = "-2,0,2,4",
-    k: Annotated[
-        int, typer.Option("-k", min=1, help="Chunks to retrieve.", rich_help_panel=PROTOCOL)
-    ] = 32,
-    context: Annotated[
-        int, typer.Option(min=1, help="Tokens of the first half.", rich_help_panel=PROTOCOL)
-    ] = 512,
-    truth: Annotated[
-        int, typer.Option(min=16, help="Tokens of the second half.", rich_help_panel=PROTOCOL)
-    ] = 256,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Base tokens to write.", rich_help_panel=PROTOCOL)
-    ] = 128,
-    seed: Annotated[int, typer.Option(min=0, rich_help_panel=PROTOCOL)] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Write the report and its plots here, and go on from what is there.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, typer.Option("-o", "--out", help="Write the report here, and resume there.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +70,6 @@ def phrases(
     from univerb.documents.read import read_documents
 
     show_warnings()
-    grid = (_numbers("--tolerances", tolerances, 0.0, 1.0), _numbers("--biases", biases))
     if out:
         make_folder("--out", out)
     opened = open_corpus(corpus) if corpus else None
@@ -90,106 +77,29 @@ def phrases(
     lm = load_model(**dict(model))
     note_untrained(lm)
     lm.profile = lm.profile.model_copy(update=decoding.options())
-    from univerb.lab.phrases.run import Protocol, evaluate_phrases
+    from univerb.lab.phrases.plot import plot_report
+    from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
+    from univerb.lab.phrases.writing import standard_variants, sweep_variants
 
-    protocol = Protocol(context=context, truth=truth, k=k, max_tokens=max_tokens, seed=seed)
-    ways = _ways(lm.profile, modes, grid if sweep else None)
-    few = min(limit, SWEEP_DOCUMENTS) if limit_writing is None else limit_writing
-    only_writing: dict[str, Any] = {"measures": (), "limit": max(few, 1)}
-    bounds: dict[str, Any] = {"limit": limit, "limit_writing": limit_writing}
+    known = standard_variants(lm.profile)
+    variants = [variant for name, variant in known.items() if name in writing.variant]
+    bounds: dict[str, Any] = {"limit": limit, "limit_writing": writing.limit_writing}
+    if writing.sweep:
+        variants = sweep_variants(writing.sweep_tolerance, writing.sweep_bias)
+        few = min(limit, 12) if writing.limit_writing is None else writing.limit_writing
+        bounds = {"limit": max(few, 1), "only_write": True}
     with progress_bars() as tell:
         report = evaluate_phrases(
             lm,
             documents,
             opened,
-            protocol,
-            ways=list(ways.values()),
+            PhrasesProtocol(**protocol.model_dump()),
+            variants=variants,
             folder=out,
             progress=lambda done, total: tell("documents", done, total),
-            **(only_writing if sweep else bounds),
+            **bounds,
         )
+    name = "sweep" if writing.sweep else "phrases"
+    publish(report, name, out, as_json)
     if out:
-        _write_report(out, report, "sweep" if sweep else "phrases")
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        _show(report)
-
-
-def _ways(
-    profile: "Profile", modes: str, grid: tuple[list[float], list[float]] | None
-) -> "dict[str, Way]":
-    from univerb.lab.phrases.writing import BARE, grid_ways, standard_ways
-
-    known = standard_ways(profile)
-    if grid:
-        return {BARE: known[BARE]} | grid_ways(*grid)
-    names = [name.strip() for name in modes.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise OptionError(f"--modes has {name!r}. {did_you_mean(name, known)}")
-    return {name: known[name] for name in known if name in names}
-
-
-def _numbers(option: str, text: str, low: float = -100.0, high: float = 100.0) -> list[float]:
-    try:
-        numbers = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        numbers = []
-    if not numbers or not all(low <= number <= high for number in numbers):
-        raise OptionError(
-            f"{option} is {text!r}; give numbers from {low:g} to {high:g}, such as 0.5,0.9."
-        )
-    return numbers
-
-
-def _write_report(folder: Path, report: "PhrasesReport", name: str) -> None:
-    from univerb.lab.phrases.plot import plot_phrases, plot_sweep
-    from univerb.lab.phrases.report import markdown
-
-    command = "univerb " + " ".join(sys.argv[1:])
-    text = json.dumps(report.to_dict(), indent=2)
-    pages = {f"{name}.json": text + "\n", f"{name}.md": markdown(report, command)}
-    write_pages(folder, pages)
-    title = f"{Path(report.about['model']).name}, {report.about['documents']} documents"
-    if name == "sweep":
-        plot_sweep(folder / "sweep.png", report.writing, title)
-    else:
-        plot_phrases(folder / "phrases.png", report, title)
-
-
-def _show(report: "PhrasesReport") -> None:
-    from univerb.lab.phrases.report import report_rows
-
-    about = report.about
-    profile = ", ".join(f"{name} {value}" for name, value in about["profile"].items())
-    console.print(
-        f"[bold]{escape(about['model'])}[/] [dim]{escape(profile)}; "
-        f"{about['documents']} documents, {about['documents_written']} continued[/]"
-    )
-    table = Table(box=None, header_style="dim")
-    table.add_column("measure", no_wrap=True)
-    table.add_column("value", no_wrap=True, style="bold")
-    table.add_column("beside it", style="dim")
-    table.add_column("target")
-    colours = {None: "dim", True: "green", False: "red"}
-    for row in report_rows(report):
-        target = f"[{colours[row.is_met]}]{row.target}[/]"
-        table.add_row(row.measure, row.value, row.beside, target)
-    console.print(table)
-    if report.writing:
-        _show_writing(report)
-
-
-def _show_writing(report: "PhrasesReport") -> None:
-    names = ("way", "steps / token", "Diversity", "PPL", "longest run (words)")
-    table = Table(*names, box=None, header_style="dim")
-    for own in report.writing:
-        table.add_row(
-            own.name,
-            f"{own.steps_per_token:.3f}",
-            f"{100 * own.diversity:.1f}",
-            f"{own.ppl:.2f}",
-            f"{own.run_words:.1f}, at most {own.run_words_most}",
-        )
-    console.print(table)
+        plot_report(out / f"{name}.png", report)

@@ -11,55 +11,55 @@ from univerb.phrases.ngrams import ngrams
 from univerb.retrieval.base import Hit
 from univerb.vocabulary import DynamicVocabulary
 
-SIZES = (2, 8)
-"""Shortest and longest phrase without a corpus, in tokens."""
 
-
-class Candidates(NamedTuple):
-    """Phrases, and where they may have been copied from."""
+class CandidatePhrases(NamedTuple):
+    """Phrases, and the texts that they may have been copied from."""
 
     vocabulary: DynamicVocabulary
     sources: list[str]
     """The retrieved chunks, neighbours of one document joined, and the first half."""
 
 
-def phrase_sizes(corpus: Corpus | None) -> tuple[int, int]:
-    """Return the shortest and the longest phrase, in tokens."""
-    return corpus.manifest.settings.sizes if corpus else SIZES
-
-
-def candidates(lm: DynamicLM, halves: Halves, corpus: Corpus | None, k: int = 32) -> Candidates:
+def candidate_phrases(
+    lm: DynamicLM,
+    halves: Halves,
+    corpus: Corpus | None,
+    sizes: tuple[int, int] = (2, 8),
+    k: int = 32,
+) -> CandidatePhrases:
     """Gather all n-grams of the chunks that the first half retrieves, and of the first half.
 
     Args:
         lm: The model.
         halves: The document.
         corpus: Where to retrieve; None for the first half alone.
-        k: How many chunks.
+        sizes: Shortest and longest phrase, in tokens.
+        k: Number of chunks.
 
     Returns:
         The phrases and their sources. N-grams that the corpus does not store are among them.
     """
-    own = Document(halves.first, halves.name)
-    source = ngrams(phrase_sizes(corpus))
+    first = Document(halves.first, halves.name)
+    source = ngrams(sizes)
     if corpus is None:
-        return Candidates(lm.vocabulary([own], source=source), [own.text])
-    found = corpus.select(halves.first, lm.tokenizer, k, others=True)
-    vocabulary = lm.vocabulary([*found.phrases, own], source=source)
-    return Candidates(vocabulary, [*_joined(found.hits), own.text])
+        return CandidatePhrases(lm.vocabulary([first], source=source), [first.text])
+    selection = corpus.select(halves.first, lm.tokenizer, k, others=True)
+    vocabulary = lm.vocabulary([*selection.phrases, first], source=source)
+    return CandidatePhrases(vocabulary, [*_joined(selection.hits), first.text])
 
 
 def _joined(hits: Sequence[Hit]) -> list[str]:
     """Return the texts of chunks, those that follow each other in a document as one."""
-    chunks = sorted((h.chunk for h in hits), key=lambda c: (c.document, c.start))
+    chunks = sorted((hit.chunk for hit in hits), key=lambda chunk: (chunk.document, chunk.start))
     texts: list[str] = []
-    before = None
+    previous = None
     for chunk in chunks:
-        gap = chunk.start - before.end if before and before.document == chunk.document else -1
-        # Only space can stand between neighbours; what overlaps stays apart.
+        is_same = previous and previous.document == chunk.document
+        gap = chunk.start - previous.end if previous and is_same else -1
+        # Only a space can stand between neighbours; what overlaps stays apart.
         if 0 <= gap <= 1:
             texts[-1] += " " * gap + chunk.text
         else:
             texts.append(chunk.text)
-        before = chunk
+        previous = chunk
     return texts

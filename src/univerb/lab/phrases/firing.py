@@ -7,8 +7,7 @@ the best of the others is proposed if it beats the LM's best token.
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import astuple, dataclass
 
 from torch import Tensor
 
@@ -18,77 +17,38 @@ from univerb.modeling.likelihood import Key, fits
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What fires with one tolerance and one bias."""
-
-    tolerance: float
-    bias: float
-    fired: int
-    right: int
-    """How many of the phrases the text continues with, to their ends."""
-    lm_right: int
-    """How many of the LM's own greedy continuations are right there, over the same length."""
-
-    @property
-    def precision(self) -> float:
-        """The share of fired phrases that are right."""
-        return self.right / self.fired if self.fired else 0.0
-
-    @property
-    def lm_precision(self) -> float:
-        """The LM's own share, at the same places and lengths."""
-        return self.lm_right / self.fired if self.fired else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Firing:
-    """Counts over the word starts of second halves."""
+    """Counts over the word starts of second halves, with the profile's tolerance and bias."""
 
     starts: int
-    """Word starts at which the next tokens are known as far as the longest phrase reaches."""
+    """Word starts after which the truth is as long as the longest phrase."""
     fitting: int
     """Those at which some candidate is what the text continues with."""
-    profile: Cell
-    """With the tolerance and the bias of the model's profile."""
+    fired: int
+    right: int
+    """Fired phrases that the text continues with, to their ends."""
+    lm_right: int
+    """The LM's own greedy continuations that are right there, over the same length."""
     sampled: int
-    """Phrases fired at the profile whose kept part was computed."""
-    kept: int
-    """Those of which the tolerance keeps two tokens or more."""
-    kept_right: int
-    """Those of which the text continues with the kept part."""
-    lm_kept_right: int
-    """The LM's own greedy continuations that are right over the length of the kept part."""
-    grid: list[Cell]
+    """Fired phrases whose accepted part was computed."""
+    accepted: int
+    """Those of which the tolerance accepts two tokens or more."""
+    accepted_right: int
+    """Those of which the text continues with the accepted part."""
+    lm_accepted_right: int
+    """The LM's own greedy continuations that are right over the length of the accepted part."""
 
-    @property
-    def rate(self) -> float:
-        """The share of word starts at which a phrase fires."""
-        return self.profile.fired / self.starts if self.starts else 0.0
-
-    @property
-    def fitting_share(self) -> float:
-        """The share of word starts at which some candidate fits: no model can be right more."""
-        return self.fitting / self.starts if self.starts else 0.0
-
-    @property
-    def kept_precision(self) -> float:
-        """The share of kept parts that are right."""
-        return self.kept_right / self.kept if self.kept else 0.0
-
-    @property
-    def lm_kept_precision(self) -> float:
-        """The LM's own share, at the same places and lengths."""
-        return self.lm_kept_right / self.kept if self.kept else 0.0
-
-
-class _Proposals(NamedTuple):
-    """The phrase that would be proposed at each place with one tolerance, whatever the bias."""
-
-    number: list[int]
-    margin: list[float]
-    """By how much its score is above the LM's best token; -inf if all phrases are masked."""
-    right: list[bool]
-    lm_right: list[bool]
+    def shares(self) -> dict[str, float]:
+        """Return the counts as shares: how often phrases fire, and how often they are right."""
+        return {
+            "rate": _share(self.fired, self.starts),
+            # No model can be right more often than some candidate fits.
+            "fitting_share": _share(self.fitting, self.starts),
+            "precision": _share(self.right, self.fired),
+            "lm_precision": _share(self.lm_right, self.fired),
+            "accepted_precision": _share(self.accepted_right, self.accepted),
+            "lm_accepted_precision": _share(self.lm_accepted_right, self.accepted),
+        }
 
 
 def firing(
@@ -99,9 +59,7 @@ def firing(
     *,
     tolerance: float,
     bias: float,
-    tolerances: Sequence[float] = (),
-    biases: Sequence[float] = (),
-    most: int = 24,
+    samples: int = 24,
     seed: str = "",
 ) -> Firing:
     """Follow the choice rule along the truth of one document.
@@ -111,149 +69,109 @@ def firing(
         keys: The phrases' tokens.
         scores: Their logits along the truth, (T + 1, P).
         starts: Its word starts.
-        tolerance: The profile's.
-        bias: The profile's.
-        tolerances: Of the grid.
-        biases: Of the grid.
-        most: Compute the kept part of at most so many fired phrases.
+        tolerance: Masks phrases by their first token, and cuts them.
+        bias: Added to every phrase's logit.
+        samples: Maximum number of fired phrases whose accepted part is computed.
         seed: Of the sample of these.
 
     Returns:
         The counts.
     """
     longest = max(map(len, keys), default=0)
-    places = [place for place in starts if place + longest <= len(reading.truth)]
-    along = _Along(reading, keys, scores, places)
-    found = {t: along.proposals(t) for t in {tolerance, *tolerances}}
-    own = found[tolerance]
-    fired = [i for i in range(len(places)) if own.margin[i] + bias > 0]
-    chosen = random.Random(seed).sample(fired, min(most, len(fired)))
-    proposed = [(places[i], keys[own.number[i]]) for i in sorted(chosen)]
-    sizes = kept_sizes(reading, proposed, tolerance)
-    parts = [(p, key, n) for (p, key), n in zip(proposed, sizes, strict=True) if n >= 2]
+    starts = [start for start in starts if start + longest <= len(reading.truth)]
+    fired = _fired(reading, keys, scores + bias, starts, tolerance)
+    runs = reading.greedy_runs()
+    right = [_agreeing(reading.truth, start, key) for start, key in fired]
+    sample = sorted(random.Random(seed).sample(range(len(fired)), min(samples, len(fired))))
+    sizes = accepted_sizes(reading, [fired[i] for i in sample], tolerance)
+    parts = [(i, size) for i, size in zip(sample, sizes, strict=True) if size >= 2]
     fitting = fits(reading.truth, keys)
     return Firing(
-        starts=len(places),
-        fitting=sum(any(fit.size >= 2 for fit in fitting[place]) for place in places),
-        profile=_cell(own, tolerance, bias),
-        sampled=len(proposed),
-        kept=len(parts),
-        kept_right=sum(_agreeing(reading.truth, place, key) >= n for place, key, n in parts),
-        lm_kept_right=sum(along.runs[place] >= n for place, _, n in parts),
-        grid=[_cell(found[t], t, b) for t in tolerances for b in biases],
+        starts=len(starts),
+        fitting=sum(any(fit.size >= 2 for fit in fitting[start]) for start in starts),
+        fired=len(fired),
+        right=sum(count == len(key) for (_, key), count in zip(fired, right, strict=True)),
+        lm_right=sum(runs[start] >= len(key) for start, key in fired),
+        sampled=len(sample),
+        accepted=len(parts),
+        accepted_right=sum(right[i] >= size for i, size in parts),
+        lm_accepted_right=sum(runs[fired[i][0]] >= size for i, size in parts),
     )
 
 
-class _Along:
-    """The word starts of a document, and what the LM and the phrases score there."""
-
-    def __init__(
-        self, reading: Reading, keys: Sequence[Key], scores: Tensor, places: Sequence[int]
-    ) -> None:
-        self.runs = reading.right_runs()
-        self._truth = reading.truth
-        self._keys = keys
-        self._places = places
-        first = [key[0] for key in keys]
-        self._scores = scores[list(places)]
-        logits = reading.logits[list(places)]
-        self._top = logits.amax(-1, keepdim=True)
-        self._first = logits[:, first]
-
-    def proposals(self, tolerance: float) -> _Proposals:
-        if not self._keys or not self._places:
-            count = len(self._places)
-            return _Proposals([0] * count, [-math.inf] * count, [False] * count, [False] * count)
-        is_masked = self._first < self._top + _log_share(tolerance)
-        values, numbers = self._scores.masked_fill(is_masked, -math.inf).max(-1)
-        margins = (values - self._top[:, 0]).tolist()
-        chosen = [self._keys[number] for number in numbers.tolist()]
-        pairs = list(zip(self._places, chosen, strict=True))
-        return _Proposals(
-            numbers.tolist(),
-            margins,
-            [_agreeing(self._truth, place, key) == len(key) for place, key in pairs],
-            [self.runs[place] >= len(key) for place, key in pairs],
-        )
+def _fired(
+    reading: Reading,
+    keys: Sequence[Key],
+    scores: Tensor,
+    starts: Sequence[int],
+    tolerance: float,
+) -> list[tuple[int, Key]]:
+    """Return the starts at which a phrase beats the LM's best token, each with the phrase."""
+    if not keys or not starts:
+        return []
+    logits = reading.logits[list(starts)]
+    best = logits.amax(-1)
+    is_masked = logits[:, [key[0] for key in keys]] < best[:, None] + _log_share(tolerance)
+    values, indices = scores[list(starts)].masked_fill(is_masked, -math.inf).max(-1)
+    proposals = zip(starts, indices.tolist(), (values > best).tolist(), strict=True)
+    return [(start, keys[index]) for start, index, is_above in proposals if is_above]
 
 
-def kept_sizes(
+def accepted_sizes(
     reading: Reading, proposed: Sequence[tuple[int, Key]], tolerance: float
 ) -> list[int]:
-    """Return how many tokens of proposed phrases the LM accepts.
+    """Return the number of tokens of proposed phrases that the LM accepts.
 
     Args:
         reading: The LM's pass over the truth.
-        proposed: Places and phrases; the first token is accepted already.
-        tolerance: Accept while the probability is at least (1 - tolerance) of the best one's.
+        proposed: Positions and phrases; the first token is accepted already.
+        tolerance: Accept while the probability is at least (1 - tolerance) of the best token's.
 
     Returns:
-        For each phrase the tokens that are kept, 1 at least.
+        For each phrase the accepted tokens, 1 at least.
     """
     limit = _log_share(tolerance)
-    kept = [_kept_on_text(reading, place, key, limit) for place, key in proposed]
-    departed = [_agreeing(reading.truth, place, key) for place, key in proposed]
+    right = [_agreeing(reading.truth, start, key) for start, key in proposed]
+    sizes = []
+    for (start, key), count in zip(proposed, right, strict=True):
+        # As far as the phrase is the text, its first wrong token included, the one pass tells.
+        end = min(count + 1, len(key))
+        logits = reading.logits[start + 1 : start + end]
+        sizes.append(1 + _accepted(logits, key[1:end], limit))
     # Beyond its first wrong token a phrase is no longer the text: the LM must read it.
-    open_ = [
-        i
-        for i, (_, key) in enumerate(proposed)
-        if kept[i] == departed[i] + 1 and kept[i] < len(key)
+    unread = [
+        i for i, (_, key) in enumerate(proposed) if sizes[i] == right[i] + 1 and sizes[i] < len(key)
     ]
     branches = [
-        Branch(proposed[i][0] + departed[i], reading.rows(proposed[i][1][departed[i] : -1]))
-        for i in open_
+        Branch(proposed[i][0] + right[i], reading.rows(proposed[i][1][right[i] : -1]))
+        for i in unread
     ]
-    for i, logits in zip(open_, reading.follow(branches), strict=True):
-        rest = proposed[i][1][departed[i] + 1 :]
-        kept[i] += _accepted(logits, rest, limit)
-    return kept
+    for i, logits in zip(unread, reading.follow(branches), strict=True):
+        sizes[i] += _accepted(logits, proposed[i][1][right[i] + 1 :], limit)
+    return sizes
 
 
-def pool_firing(each: Sequence[Firing]) -> Firing:
+def pool_firing(documents: Sequence[Firing]) -> Firing:
     """Add up documents, all measured with the same settings."""
-    grids = zip(*(one.grid for one in each), strict=True)
-    names = ("starts", "fitting", "sampled", "kept", "kept_right", "lm_kept_right")
-    sums = {name: sum(getattr(one, name) for one in each) for name in names}
-    return Firing(
-        profile=_added([one.profile for one in each]), grid=[_added(c) for c in grids], **sums
-    )
-
-
-def _added(cells: Sequence[Cell]) -> Cell:
-    sums = {n: sum(getattr(cell, n) for cell in cells) for n in ("fired", "right", "lm_right")}
-    return Cell(**asdict(cells[0]) | sums)
-
-
-def _cell(found: _Proposals, tolerance: float, bias: float) -> Cell:
-    fired = [i for i, margin in enumerate(found.margin) if margin + bias > 0]
-    right = sum(found.right[i] for i in fired)
-    return Cell(tolerance, bias, len(fired), right, sum(found.lm_right[i] for i in fired))
-
-
-def _kept_on_text(reading: Reading, place: int, key: Key, limit: float) -> int:
-    """Count the accepted tokens as far as the phrase is the text, its first wrong one included."""
-    end = min(_agreeing(reading.truth, place, key) + 1, len(key))
-    return 1 + _accepted(reading.logits[place + 1 : place + end], key[1:end], limit)
+    return Firing(*(sum(counts) for counts in zip(*map(astuple, documents), strict=True)))
 
 
 def _accepted(logits: Tensor, ids: Sequence[int], limit: float) -> int:
-    count = 0
-    for row, token in zip(logits, ids, strict=True):
+    for count, (row, token) in enumerate(zip(logits, ids, strict=True)):
         if not bool(row[token] >= row.max() + limit):
-            break
-        count += 1
-    return count
+            return count
+    return len(ids)
 
 
-def _agreeing(truth: Sequence[int], place: int, key: Key) -> int:
-    """Return how many tokens of a phrase the text continues with."""
-    count = 0
-    for token, true in zip(key, truth[place : place + len(key)], strict=False):
-        if token != true:
-            break
-        count += 1
-    return count
+def _agreeing(truth: Sequence[int], start: int, key: Key) -> int:
+    """Return the number of tokens of a phrase that the text continues with."""
+    pairs = list(zip(key, truth[start:], strict=False))
+    return next((i for i, (token, true) in enumerate(pairs) if token != true), len(pairs))
 
 
 def _log_share(tolerance: float) -> float:
     return -math.inf if tolerance == 1.0 else math.log1p(-tolerance)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""A held-out document cut in the middle: what is given, and what really follows."""
+"""A held-out document cut in the middle: the prompt, and the text that really follows."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from univerb.phrase import Document
 from univerb.phrases.tokenized import tokenize_text
 from univerb.tokenizer import Tokenizer
 
-_LEAST = 16
-"""Tokens that each half must have."""
+_MIN_TOKENS = 16
+"""Of each half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class Halves:
     first: str
     """The whole first half."""
     context: list[int]
-    """Its last tokens, as many as the LM is given."""
+    """Its last tokens, as many as the LM reads."""
     truth: list[int]
     """The first tokens of the second half."""
     second: str
-    """What they spell."""
+    """The text of the truth."""
     starts: list[int]
-    """Places in the truth at which a phrase may begin: its word starts."""
+    """Positions in the truth at which a phrase may begin: its word starts."""
     spans: list[tuple[int, int]]
-    """Place and size of every stretch of the truth that could be a phrase."""
+    """Position and size of every stretch of the truth that could be a phrase."""
 
 
 def cut(
@@ -43,8 +43,8 @@ def cut(
     Args:
         document: The document.
         tokenizer: The LM's.
-        context: Keep at most so many tokens of the first half: its last.
-        truth: Keep at most so many tokens of the second half: its first.
+        context: Maximum tokens of the first half: its last.
+        truth: Maximum tokens of the second half: its first.
         sizes: Shortest and longest phrase, in tokens.
 
     Returns:
@@ -54,21 +54,21 @@ def cut(
     may_start = text.may_start & ~text.is_masked
     middle = len(text.ids) // 2
     after = numpy.flatnonzero(may_start[middle:])
-    if middle < _LEAST or not after.size:
+    if middle < _MIN_TOKENS or not after.size:
         return None
     begin = middle + int(after[0])
     end = min(begin + truth, len(text.ids))
-    if end - begin < min(_LEAST, truth):
+    if end - begin < min(_MIN_TOKENS, truth):
         return None
     edge = int(text.end[begin - 1])
     spans = [
-        (place - begin, size)
+        (start - begin, size)
         for size in range(sizes[0], sizes[1] + 1)
-        for place in text.windows(size).tolist()
-        if begin <= place
-        and place + size <= end
+        for start in text.windows(size).tolist()
+        if begin <= start
+        and start + size <= end
         # Bare numbers and punctuation alone are no phrases.
-        and text.has_letter[place : place + size].any()
+        and text.has_letter[start : start + size].any()
     ]
     return Halves(
         document.name,

@@ -8,8 +8,8 @@ stands beside it.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Literal
+from itertools import chain, product
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -22,8 +22,8 @@ from univerb.phrase import Phrase
 
 Vector = Literal["encoder", "last token"]
 Position = Literal["token", "unit"]
-VECTORS: tuple[Vector, ...] = ("encoder", "last token")
 POSITIONS: tuple[Position, ...] = ("token", "unit")
+KINDS: list[tuple[Vector, Position]] = list(product(("encoder", "last token"), POSITIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,62 +39,57 @@ class Divergence:
     tokens_vector: list[float]
     """KL(tokens || vector)."""
 
-
-@dataclass(frozen=True, slots=True)
-class InputSide:
-    """The divergences of sampled phrases."""
-
-    each: list[Divergence]
-
-    def find(self, vector: Vector, position: Position) -> Divergence:
-        """Return the values of one kind."""
-        return next(d for d in self.each if (d.vector, d.position) == (vector, position))
+    def summary(self) -> dict[str, Any]:
+        """Return means and 95th percentiles, as JSON can hold them."""
+        return {
+            "vector": self.vector,
+            "position": self.position,
+            "phrases": len(self.vector_tokens),
+            "kl_vector_tokens": mean_and_p95(self.vector_tokens),
+            "kl_tokens_vector": mean_and_p95(self.tokens_vector),
+        }
 
 
 def input_side(
     lm: DynamicLM,
     reading: Reading,
     spans: Sequence[tuple[int, int]],
-    most: int = 16,
+    samples: int = 16,
     seed: str = "",
-) -> InputSide:
-    """Feed stretches of the truth as one vector each and see what the LM expects next.
+) -> list[Divergence]:
+    """Feed stretches of the truth as one vector each and compare what the LM expects next.
 
     Args:
         lm: The model.
         reading: Its pass over the document.
-        spans: Place and size of the stretches that could be phrases.
-        most: Take a sample of at most so many.
+        spans: Position and size of the stretches that could be phrases.
+        samples: Maximum number of stretches, drawn at random.
         seed: Of the sample.
 
     Returns:
-        The divergences.
+        The divergences, one for each of `KINDS`.
     """
-    chosen = sorted(random.Random(seed).sample(spans, min(most, len(spans))))
-    keys = [tuple(reading.truth[place : place + size]) for place, size in chosen]
-    kinds = list(product(VECTORS, POSITIONS))
+    drawn = sorted(random.Random(seed).sample(spans, min(samples, len(spans))))
+    keys = [tuple(reading.truth[start : start + size]) for start, size in drawn]
     if not keys:
-        return InputSide([Divergence(vector, position, [], []) for vector, position in kinds])
+        return [Divergence(vector, position, [], []) for vector, position in KINDS]
     phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in keys]
     with torch.inference_mode():
-        rows: dict[Vector, Tensor] = {
-            "encoder": torch.from_numpy(lm.vectors(phrases).inputs).to(lm.embeddings.output_weight),
-            "last token": reading.rows([key[-1] for key in keys]),
-        }
+        encoded = torch.from_numpy(lm.vectors(phrases).inputs).to(lm.embeddings.output_weight)
+        last = reading.rows([key[-1] for key in keys])
+    rows: dict[Vector, Tensor] = {"encoder": encoded, "last token": last}
     branches = [
-        Branch(place, row[None], size - 1 if position == "token" else 0)
-        for vector, position in kinds
-        for (place, size), row in zip(chosen, rows[vector], strict=True)
+        Branch(start, row[None], size - 1 if position == "token" else 0)
+        for vector, position in KINDS
+        for (start, size), row in zip(drawn, rows[vector], strict=True)
     ]
     after = torch.cat(reading.follow(branches)).double().log_softmax(-1)
-    tokens = reading.logits[[place + size for place, size in chosen]].double().log_softmax(-1)
-    by_kind = after.reshape(len(kinds), len(chosen), -1)
-    return InputSide(
-        [
-            Divergence(vector, position, _kl(own, tokens), _kl(tokens, own))
-            for (vector, position), own in zip(kinds, by_kind, strict=True)
-        ]
-    )
+    tokens = reading.logits[[start + size for start, size in drawn]].double().log_softmax(-1)
+    by_kind = after.reshape(len(KINDS), len(drawn), -1)
+    return [
+        Divergence(*kind, _kl(vectors, tokens), _kl(tokens, vectors))
+        for kind, vectors in zip(KINDS, by_kind, strict=True)
+    ]
 
 
 def _kl(p: Tensor, q: Tensor) -> list[float]:
@@ -103,29 +98,15 @@ def _kl(p: Tensor, q: Tensor) -> list[float]:
     return values
 
 
-def pool_input_side(each: Sequence[InputSide]) -> InputSide:
-    """Put the values of documents one after the other."""
-    pooled = []
-    for kind in zip(*(one.each for one in each), strict=True):
-        values = {
-            name: [value for one in kind for value in getattr(one, name)]
-            for name in ("vector_tokens", "tokens_vector")
-        }
-        pooled.append(Divergence(kind[0].vector, kind[0].position, **values))
-    return InputSide(pooled)
-
-
-def summary(found: InputSide) -> list[dict[str, object]]:
-    """Return mean and 95th percentile of each kind, as JSON can hold them."""
+def pool_input_side(documents: Sequence[Sequence[Divergence]]) -> list[Divergence]:
+    """Concatenate the values of documents, kind by kind."""
     return [
-        {
-            "vector": own.vector,
-            "position": own.position,
-            "phrases": len(own.vector_tokens),
-            "kl_vector_tokens": mean_and_p95(own.vector_tokens),
-            "kl_tokens_vector": mean_and_p95(own.tokens_vector),
-        }
-        for own in found.each
+        Divergence(
+            *kind,
+            list(chain.from_iterable(one.vector_tokens for one in each)),
+            list(chain.from_iterable(one.tokens_vector for one in each)),
+        )
+        for kind, each in zip(KINDS, zip(*documents, strict=True), strict=True)
     ]
 
 

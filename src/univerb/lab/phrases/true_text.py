@@ -1,4 +1,4 @@
-"""How likely phrases make the text that really follows: a figure that cannot be gamed."""
+"""How likely phrases make the text that really follows (docs/method.md, Metrics: perplexity)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class TrueText:
     """Of the LM without phrases."""
     biases: list[float]
     exact: list[float]
-    """By bias: over all ways to write the text."""
+    """By bias: over all segmentations of the text."""
     strict: list[float]
-    """By bias: of one way, the longest phrase first."""
+    """By bias: of one segmentation, the longest phrase first."""
 
     @property
     def bare_bits(self) -> float:
@@ -38,11 +38,11 @@ class TrueText:
         return bits_per_byte(self.bare, self.bytes)
 
     def exact_bits(self, bias: float) -> float:
-        """Bits per byte over all ways to write the text, at one of the biases."""
+        """Bits per byte over all segmentations, at one of the biases."""
         return bits_per_byte(self.exact[self.biases.index(bias)], self.bytes)
 
     def strict_bits(self, bias: float) -> float:
-        """Bits per byte of the one way, at one of the biases."""
+        """Bits per byte of the one segmentation, at one of the biases."""
         return bits_per_byte(self.strict[self.biases.index(bias)], self.bytes)
 
 
@@ -78,13 +78,13 @@ def true_text(
     )
 
 
-def pool_true_text(each: Sequence[TrueText]) -> TrueText:
+def pool_true_text(documents: Sequence[TrueText]) -> TrueText:
     """Add up documents, all measured at the same biases."""
     return TrueText(
-        tokens=sum(one.tokens for one in each),
-        bytes=sum(one.bytes for one in each),
-        bare=sum(one.bare for one in each),
-        biases=each[0].biases,
-        exact=[sum(values) for values in zip(*(one.exact for one in each), strict=True)],
-        strict=[sum(values) for values in zip(*(one.strict for one in each), strict=True)],
+        tokens=sum(one.tokens for one in documents),
+        bytes=sum(one.bytes for one in documents),
+        bare=sum(one.bare for one in documents),
+        biases=documents[0].biases,
+        exact=[sum(values) for values in zip(*(one.exact for one in documents), strict=True)],
+        strict=[sum(values) for values in zip(*(one.strict for one in documents), strict=True)],
     )

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from univerb.lab.speed.run import SpeedRound, SystemsRun
 from univerb.lab.speed.systems import HF, LLAMA, SYSTEMS, Measurement
@@ -12,6 +12,8 @@ from univerb.lab.speed.workloads import WORKLOADS
 PER = 128
 """Base tokens that times are given for."""
 REFERENCES = (HF, LLAMA)
+WORK_COLUMNS = 9
+"""Where the columns about time end, and those about work begin."""
 NOTES = (
     "Systems take turns: a round is one prompt written by each, in a process of its own, and only "
     "one computes at a time. Ratios are taken within a round: median (quartiles).",
@@ -29,42 +31,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SystemFigures:
-    """What a system needed for a workload; times are medians over prompts, in seconds."""
-
-    system: str
-    prompts: int
-    first: float
-    """To the first token, preparation included."""
-    prepare: float
-    """This and the next three: for 128 base tokens."""
-    prefill: float
-    decode: float
-    total: float
-    ratios: dict[str, Spread]
-    """The total, to `hf` and to `llama.cpp` where they were measured."""
-    decode_ratio: Spread | None
-    """Decoding alone, to the plain system in the same precision."""
-    break_even: float | None
-    """Base tokens from which on the total is less than the plain system's; None: never."""
-    steps: float
-    tokens_per_step: float
-    phrase_share: float
-    peak_mb: float
-    equal: dict[str, int]
-    """Number of texts that are those of `hf`, and of `llama.cpp`."""
-
-    @property
-    def break_even_text(self) -> str:
-        """The length from which on phrases pay; empty for a system without phrases."""
-        if SYSTEMS[self.system].mode is None or self.decode_ratio is None:
-            return ""
-        if self.break_even is None:
-            return "never"
-        return f"{self.break_even:.0f} tokens" if self.break_even >= 1 else "at once"
-
-
 def break_even(extra: float, saved: float) -> float | None:
     """Return the length from which on a system is faster than another.
 
@@ -80,8 +46,8 @@ def break_even(extra: float, saved: float) -> float | None:
     return max(extra / saved, 0.0)
 
 
-def figures(rounds: Sequence[SpeedRound], system: str) -> SystemFigures:
-    """Compute the figures of one system from the rounds of a workload."""
+def figures(rounds: Sequence[SpeedRound], system: str, precision: str = "") -> dict[str, Figure]:
+    """Return the figures of one system over the rounds of a workload, by column."""
     each = [one.measured[system] for one in rounds]
     present = rounds[0].measured
     plain = SYSTEMS[system].plain
@@ -90,96 +56,65 @@ def figures(rounds: Sequence[SpeedRound], system: str) -> SystemFigures:
     def median(value: Callable[[Measurement], float]) -> float:
         return statistics.median(value(one) * PER / len(one.ids) for one in each)
 
-    def ratio(other: str, value: Callable[[Measurement], float]) -> Spread:
+    def ratio(other: str, value: Callable[[Measurement], float]) -> Spread | None:
+        if other not in present:
+            return None
         pairs = [(one.measured[system], one.measured[other]) for one in rounds]
         return spread([value(a) / len(a.ids) / (value(b) / len(b.ids)) for a, b in pairs])
 
-    has_plain = plain in present and plain != system
-    return SystemFigures(
-        system=system,
-        prompts=len(each),
-        first=statistics.median(one.first for one in each),
-        prepare=median(lambda one: one.prepare),
-        prefill=median(lambda one: one.prefill),
-        decode=median(lambda one: one.decode),
-        total=median(lambda one: one.total),
-        ratios={
-            other: ratio(other, lambda one: one.total) for other in REFERENCES if other in present
-        },
-        decode_ratio=ratio(plain, lambda one: one.decode) if has_plain else None,
-        break_even=_break_even(rounds, system, plain) if has_plain else None,
-        steps=statistics.mean(one.steps for one in each),
-        tokens_per_step=tokens / sum(one.steps + 1 for one in each),
-        phrase_share=sum(one.phrase_tokens for one in each) / tokens,
-        peak_mb=max(one.peak_mb for one in each),
-        equal={
-            other: sum(one.measured[system].ids == one.measured[other].ids for one in rounds)
-            for other in REFERENCES
-            if other in present and other != system
-        },
-    )
+    def same(other: str) -> str:
+        count = sum(one.measured[system].ids == one.measured[other].ids for one in rounds)
+        return f"{other} {count}/{len(rounds)}"
+
+    return {
+        "system": system,
+        "precision": precision,
+        "first token s": statistics.median(one.first for one in each),
+        "prepare": median(lambda one: one.prepare),
+        "prefill": median(lambda one: one.prefill),
+        "decode": median(lambda one: one.decode),
+        "total s": median(lambda one: one.total),
+        **{f"x {other}": ratio(other, lambda one: one.total) for other in REFERENCES},
+        "decode x plain": ratio(plain, lambda one: one.decode) if plain != system else None,
+        "steps": statistics.mean(one.steps for one in each),
+        "tokens / step": tokens / sum(one.steps + 1 for one in each),
+        "in phrases": sum(one.phrase_tokens for one in each) / tokens,
+        "peak MB": round(max(one.peak_mb for one in each)),
+        "break-even": _break_even(rounds, system, plain),
+        "same text": ", ".join(same(one) for one in REFERENCES if one in present and one != system),
+    }
 
 
-def _break_even(rounds: Sequence[SpeedRound], system: str, plain: str) -> float | None:
-    """Take the differences within a round: both sides had the same prompt and the same machine."""
+def _break_even(rounds: Sequence[SpeedRound], system: str, plain: str) -> str:
+    """Say from which length on phrases pay; empty for a system without phrases."""
+    if SYSTEMS[system].mode is None or plain not in rounds[0].measured:
+        return ""
+    # Differences within a round: both sides had the same prompt and the same machine.
     pairs = [(one.measured[system], one.measured[plain]) for one in rounds]
     extra = [a.prepare + a.prefill - (b.prepare + b.prefill) for a, b in pairs]
     saved = [b.decode / len(b.ids) - a.decode / len(a.ids) for a, b in pairs]
-    return break_even(statistics.median(extra), statistics.median(saved))
-
-
-def summary(run: SystemsRun) -> dict[str, list[SystemFigures]]:
-    """Return the figures of all systems, by workload."""
-    by_workload: dict[str, list[SpeedRound]] = {}
-    for one in run.rounds:
-        by_workload.setdefault(one.workload, []).append(one)
-    return {
-        name: [figures(rounds, system) for system in rounds[0].measured]
-        for name, rounds in by_workload.items()
-    }
+    length = break_even(statistics.median(extra), statistics.median(saved))
+    if length is None:
+        return "never"
+    return f"{length:.0f} tokens" if length >= 1 else "at once"
 
 
 def report_systems(run: SystemsRun) -> SpeedReport:
     """Return the tables of a run, two for each workload: time, and work."""
+    by_workload: dict[str, list[SpeedRound]] = {}
+    for one in run.rounds:
+        by_workload.setdefault(one.workload, []).append(one)
     tables = []
-    for name, systems in summary(run).items():
-        about = f"{systems[0].prompts} prompts: {WORKLOADS[name].about}"
-        times = [_times(own, run.precision[own.system]) for own in systems]
-        tables.append(_table(name, about, times))
-        tables.append(_table(f"{name}: work", "the same requests", [_work(own) for own in systems]))
+    for name, rounds in by_workload.items():
+        rows = [figures(rounds, system, run.precision[system]) for system in rounds[0].measured]
+        about = f"{len(rounds)} prompts: {WORKLOADS[name].about}"
+        columns = list(rows[0])
+        for title, header in (
+            (name, columns[:WORK_COLUMNS]),
+            (f"{name}: work", [columns[0], *columns[WORK_COLUMNS:]]),
+        ):
+            cells = [tuple(row[column] for column in header) for row in rows]
+            tables.append(SpeedTable(title, about, tuple(header), cells))
     failed = [f"Not measured: {name}: {reason}" for name, reason in run.not_measured.items()]
-    details = {
-        "not_measured": run.not_measured,
-        "rounds": [asdict(one) for one in run.rounds],
-    }
+    details = {"not_measured": run.not_measured, "rounds": [asdict(one) for one in run.rounds]}
     return SpeedReport(run.about, tables, [*NOTES, *failed], details)
-
-
-def _table(name: str, about: str, rows: Sequence[dict[str, Figure]]) -> SpeedTable:
-    return SpeedTable(name, about, tuple(rows[0]), [tuple(row.values()) for row in rows])
-
-
-def _times(own: SystemFigures, precision: str) -> dict[str, Figure]:
-    return {
-        "system": own.system,
-        "precision": precision,
-        "first token s": own.first,
-        "prepare": own.prepare,
-        "prefill": own.prefill,
-        "decode": own.decode,
-        "total s": own.total,
-        **{f"x {name}": own.ratios.get(name) for name in REFERENCES},
-    }
-
-
-def _work(own: SystemFigures) -> dict[str, Figure]:
-    return {
-        "system": own.system,
-        "decode x plain": own.decode_ratio,
-        "steps": own.steps,
-        "tokens / step": own.tokens_per_step,
-        "in phrases": own.phrase_share,
-        "peak MB": round(own.peak_mb),
-        "break-even": own.break_even_text,
-        "same text": ", ".join(f"{name} {n}/{own.prompts}" for name, n in own.equal.items()),
-    }

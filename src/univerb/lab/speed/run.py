@@ -162,7 +162,7 @@ def run_systems(
         if not running:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
             raise WorkerError(f"no system could be loaded. {reasons}")
-        cache = ResultCache(_rounds_folder(folder), _key(plan, list(running)))
+        cache = ResultCache(folder / _ROUNDS if folder else None, _key(plan, list(running)))
         rounds = []
         for number, request in enumerate(plan.requests, 1):
             kept = cache.get(request.key, _ROUND)
@@ -179,13 +179,6 @@ def run_systems(
 def forget_rounds(folder: Path) -> None:
     """Remove the rounds that were kept for resuming: the report has them."""
     shutil.rmtree(folder / _ROUNDS, ignore_errors=True)
-
-
-def _rounds_folder(folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    (folder / _ROUNDS).mkdir(parents=True, exist_ok=True)
-    return folder / _ROUNDS
 
 
 def _measure(

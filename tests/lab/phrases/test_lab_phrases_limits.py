@@ -10,16 +10,17 @@ from conftest import TEXT, make_gpt2, make_tokenizer, saved_encoder, stir
 from univerb.errors import OptionError
 from univerb.lab.phrases.firing import firing
 from univerb.lab.phrases.halves import cut
-from univerb.lab.phrases.plot import plot_phrases
+from univerb.lab.phrases.plot import plot_report
 from univerb.lab.phrases.reading import Reading
-from univerb.lab.phrases.run import PhrasesReport, Protocol, evaluate_phrases
+from univerb.lab.phrases.report import PhrasesReport
+from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
 from univerb.lab.phrases.true_text import TrueText, true_text
-from univerb.lab.phrases.writing import standard_ways
+from univerb.lab.phrases.writing import standard_variants
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
 LEASE = Document(f"{TEXT} {TEXT}", "lease.txt")
-SMALL = Protocol(context=48, truth=40, max_tokens=12, spans=4, biases=(0.0, 4.0))
+SMALL = PhrasesProtocol(context=48, truth=40, max_tokens=12, spans=4, biases=(0.0, 4.0))
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def test_what_the_lm_cannot_see_is_refused_at_once(lm, name):
 
 def test_all_that_the_lm_sees_can_be_used(lm):
     long = Document(" ".join([TEXT] * 12), "long.txt")
-    ways = [standard_ways(lm.profile)["bare"]]
+    variants = [standard_variants(lm.profile)["bare"]]
     protocol = replace(SMALL, context=512, truth=480, max_tokens=500)
-    report = evaluate_phrases(lm, [long], None, protocol, ways=ways)
+    report = evaluate_phrases(lm, [long], None, protocol, variants=variants)
     assert report.true_text.tokens == 480 and report.writing[0].tokens_per_text == 500
 
 
@@ -84,9 +85,9 @@ def test_without_candidates_nothing_fires_and_nothing_is_lost(lm):
     halves = cut(LEASE, lm.tokenizer, 48, 40)
     reading = Reading(lm, halves.context, halves.truth)
     none = reading.logits[:, :0]
-    fired = firing(reading, [], none, halves.starts, tolerance=0.5, bias=9.0, tolerances=[1.0],
-                   biases=[9.0])  # fmt: skip
-    assert (fired.profile.fired, fired.fitting, fired.kept, fired.rate) == (0, 0, 0, 0.0)
+    fired = firing(reading, [], none, halves.starts, tolerance=0.5, bias=9.0)
+    assert (fired.fired, fired.fitting, fired.accepted) == (0, 0, 0)
+    assert fired.shares()["rate"] == 0.0
     text = true_text(reading, [], none, len(halves.second), [9.0])
     assert text.exact == text.strict == [pytest.approx(text.bare)]
 
@@ -97,7 +98,7 @@ def test_masked_candidates_never_fire(lm):
     worst = int(reading.logits.amax(0).argmin())
     scores = torch.full((len(halves.truth) + 1, 1), 1e6)
     found = firing(reading, [(worst, worst)], scores, halves.starts, tolerance=0.0, bias=99.0)
-    assert found.profile.fired == found.sampled == 0 and found.starts > 0
+    assert found.fired == found.sampled == 0 and found.starts > 0
 
 
 def test_results_of_another_version_are_not_used(lm, tmp_path, monkeypatch):
@@ -109,12 +110,12 @@ def test_results_of_another_version_are_not_used(lm, tmp_path, monkeypatch):
 
 def test_pictures_of_nothing_and_of_a_bad_encoder(tmp_path):
     pytest.importorskip("matplotlib")
-    about = {"model": "m"}
-    plot_phrases(tmp_path / "none.png", PhrasesReport(about, 0.0, None, None, None, []), "none")
+    about = {"model": "m", "documents": 0}
     bad = TrueText(9, 30, -60.0, [0.0, 1.0], [-200.0, -300.0], [-250.0, -350.0])
-    plot_phrases(tmp_path / "bad.png", PhrasesReport(about, 0.0, bad, None, None, []), "bad")
-    for name in ("none", "bad"):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    for name, text in {"none": None, "bad": bad}.items():
+        path = tmp_path / f"{name}.png"
+        plot_report(path, PhrasesReport(about, 0.0, text, None, [], []))
+        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +130,14 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
-            (["--biases", "0,nan"], "--biases is '0,nan'"),
-            (["--biases", "inf"], "--biases is 'inf'"),
-            (["--biases", ""], "--biases is ''"),
-            (["--tolerances", "0.5,1.5"], "--tolerances is '0.5,1.5'; give numbers from 0 to 1"),
-            (["--tolerances=-1"], "--tolerances is '-1'"),
+            (["--sweep-bias", "nan"], "--sweep-bias is 'nan'"),
+            (["--sweep-bias", "inf"], "--sweep-bias is 'inf'"),
+            (["--sweep-tolerance", "1.5"], "--sweep-tolerance is '1.5'"),
+            (["--variant", "profil"], "variant is 'profil'. Allowed: 'bare', 'profile'"),
+            (["--tolerance", 2], "tolerance is 2.0"),
             (["--truth", 99999], "truth is 99999"),
-            (["--max-tokens", 99999], "--max-tokens is 99999"),
-            (["--phrase-bias", "nan"], "--phrase-bias is nan"),
+            (["--max-tokens", 99999], "max-tokens is 99999"),
+            (["--phrase-bias", "nan"], "phrase-bias is nan"),
             (["--corpus", "/nowhere"], "/nowhere"),
             (["--docs", "/nowhere.txt"], "/nowhere.txt"),
         ],
@@ -149,7 +150,7 @@ class TestCommand:
     def test_a_sweep_takes_no_more_documents_than_asked_for(self, run, given, tmp_path):
         for number in range(3):
             (tmp_path / f"{number}.txt").write_text(f"{number} {LEASE.text}")
-        grid = ["--sweep", "--tolerances", "1", "--biases", "0", "--docs", tmp_path, "--json"]
+        grid = ["--sweep", "--sweep-tolerance", 1, "--sweep-bias", 0, "--docs", tmp_path, "--json"]
         ran = run("lab", "phrases", *given[2:], *grid, "--limit", 2)
         assert ran.json["about"]["documents"] == 2
         ran = run("lab", "phrases", *given[2:], *grid, "--limit-writing", 1)
@@ -157,7 +158,7 @@ class TestCommand:
 
     def test_a_report_that_cannot_be_written_is_one_clear_line(self, run, given, tmp_path):
         (tmp_path / "phrases.json").mkdir()
-        ran = run("lab", "phrases", *given, "--modes", "", "--out", tmp_path)
+        ran = run("lab", "phrases", *given, "--variant", "bare", "--out", tmp_path)
         assert ran.code == 1 and "cannot be written" in " ".join(ran.err.split())
 
     def test_a_run_that_went_on_writes_the_same_report(self, run, given, tmp_path):

@@ -1,0 +1,34 @@
+"""What verbs of the lab do with a report: write its pages, and print it."""
+
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from univerb.cli.console import console, print_json
+from univerb.cli.lab.options import write_pages
+from univerb.lab.markdown import json_text
+
+
+class LabReport(Protocol):
+    """A report with its two faces."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON can hold it."""
+        ...
+
+    def markdown(self, command: str) -> str:
+        """Return the report as a page of Markdown."""
+        ...
+
+
+def publish(report: LabReport, name: str, folder: Path | None, as_json: bool) -> None:
+    """Write a report's pages into a folder, if there is one, and print it."""
+    # A report names no folder of this machine.
+    command = "univerb " + " ".join(Path(typed).name for typed in sys.argv[1:])
+    content, page = report.to_dict(), report.markdown(command)
+    if folder:
+        write_pages(folder, {f"{name}.json": json_text(content), f"{name}.md": page})
+    if as_json:
+        print_json(content)
+    else:
+        console.print(page, markup=False, highlight=False, soft_wrap=True)
