@@ -227,7 +227,7 @@ class TestRun:
 
     def test_a_torn_line_is_measured_again(self, plan, tmp_path):
         run_systems(plan, tmp_path)
-        [path] = (tmp_path / ".rounds").iterdir()
+        [path] = (tmp_path / ".rounds").glob("*.jsonl")
         path.write_bytes(path.read_bytes()[:-20])
         FakeProcess.written = []
         run_systems(plan, tmp_path)
