@@ -8,10 +8,10 @@ from pydantic import Field
 
 from univerb.cli.console import note_untrained, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.progress import progress_bars
 from univerb.cli.lab.reports import publish
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, AsJson, TorchFlags, make_folder
+from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
 
 VariantName = Literal["bare", "profile", "whole", "verify", "atomic", "segmented"]

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from univerb.cli.console import show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.progress import progress_bars
 from univerb.cli.lab.options import DataFolder, LawCorpus, WikiCorpus
 from univerb.cli.lab.reports import publish
 from univerb.cli.loading import load_model
 from univerb.cli.options import MODEL, AsJson, ModelOptions, make_folder
+from univerb.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from univerb.lab.speed.timing import SpeedReport
