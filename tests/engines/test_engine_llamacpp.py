@@ -126,8 +126,8 @@ def test_forks_go_their_own_ways(tiny, model):
 
 
 def test_a_cache_that_is_full_grows_and_keeps_what_it_has(tiny, model, monkeypatch):
-    monkeypatch.setattr(llama_native, "_LEAST_CELLS", 8)
-    monkeypatch.setattr(llamacpp, "_SPARE", 1)
+    monkeypatch.setattr(llama_native, "_MIN_CELLS", 8)
+    monkeypatch.setattr(llamacpp, "_SPARE_CELLS", 1)
     monkeypatch.setattr(tiny.native, "_idle", [])
     session = LlamaCppSession(tiny, has_phrases=True)
     texts = [[5, 9, 17], [4, 4, 8, 2]]

@@ -1,10 +1,11 @@
-"""What we need of a GGUF file: its settings, its token list, and rows of its matrices.
+"""The settings, the token list and rows of the matrices of a GGUF file.
 
 The file is not trusted: every size in it is checked against the file before it is used, and before
-llama.cpp gets to see it. The gguf package's own reader makes an object of each of a hundred
-thousand strings, which takes a second; here strings are stepped over.
+llama.cpp opens it. The gguf package's reader makes an object of each of a hundred thousand strings,
+which takes a second; here strings are skipped.
 """
 
+import math
 import mmap
 import struct
 from collections.abc import Sequence
@@ -19,28 +20,28 @@ from univerb.errors import MissingExtra, ModelError, ModelMissing
 _FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _LENGTH = struct.Struct("<Q")
 _STRING, _ARRAY = 8, 9
-_MOST_ENTRIES = 1 << 16
+_MAX_ENTRIES = 1 << 16
 """Of settings or tensors; the largest models have some thousands."""
-_MOST_ALIGNMENT = 1 << 16
+_MAX_ALIGNMENT = 1 << 16
 
 Value = int | float | bool | str
 
 
-class Stretch(NamedTuple):
-    """A list of settings that is left in the file until it is asked for."""
+class ListSpan(NamedTuple):
+    """A list of the settings, which stays in the file until it is read."""
 
     kind: int
     length: int
     offset: int
 
 
-class Matrix(NamedTuple):
-    """A tensor of rows, and where its bytes are."""
+class GgufMatrix(NamedTuple):
+    """A matrix and the location of its bytes."""
 
     rows: int
     width: int
     kind: int
-    """As GGML numbers its types."""
+    """GGML's number of its type."""
     offset: int
     row_bytes: int
 
@@ -55,9 +56,9 @@ class GgufFile:
                 "default model (univerb setup)."
             )
         self.path = path
-        self._at = 0
-        self.settings: dict[str, Value | Stretch] = {}
-        self.matrices: dict[str, Matrix] = {}
+        self._offset = 0
+        self.settings: dict[str, Value | ListSpan] = {}
+        self.matrices: dict[str, GgufMatrix] = {}
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -76,25 +77,14 @@ class GgufFile:
 
     def strings(self, name: str) -> list[bytes]:
         """Return a list of strings of the settings; an empty one if there is none."""
-        found = self.settings.get(name)
-        if not isinstance(found, Stretch) or found.kind != _STRING:
+        span = self.settings.get(name)
+        if not isinstance(span, ListSpan) or span.kind != _STRING:
             return []
-        self._at = found.offset
-        return [self._string() for _ in range(found.length)]
+        self._offset = span.offset
+        return [self._string() for _ in range(span.length)]
 
-    def rows(self, name: str, numbers: Sequence[int] | slice) -> NDArray[numpy.float32]:
-        """Return rows of a matrix in single precision.
-
-        Args:
-            name: The tensor's name.
-            numbers: Which rows; ids that are in range.
-
-        Returns:
-            The rows (n, width), exactly the numbers that the quantised ones stand for.
-
-        Raises:
-            MissingExtra: If the gguf package is not installed.
-        """
+    def rows(self, name: str, indices: Sequence[int] | slice) -> NDArray[numpy.float32]:
+        """Return rows of a matrix, de-quantised to single precision, (n, width)."""
         try:
             from gguf import GGMLQuantizationType
             from gguf.quants import dequantize
@@ -105,27 +95,27 @@ class GgufFile:
         whole = numpy.frombuffer(self._bytes, numpy.uint8, size, matrix.offset)
         packed = whole.reshape(matrix.rows, matrix.row_bytes)
         # A copy: types that need no widening would be views of the file.
-        plain = numpy.array(packed[numbers if isinstance(numbers, slice) else list(numbers)])
-        return dequantize(plain, GGMLQuantizationType(matrix.kind))
+        rows = numpy.array(packed[indices if isinstance(indices, slice) else list(indices)])
+        return dequantize(rows, GGMLQuantizationType(matrix.kind))
 
     def _read(self) -> None:
         magic, version = self._unpack("4sI")
         if magic != b"GGUF" or version not in (2, 3):
             raise ValueError(f"it begins with {magic!r}, version {version}")
         tensors, settings = self._unpack("QQ")
-        if max(tensors, settings) > _MOST_ENTRIES:
+        if max(tensors, settings) > _MAX_ENTRIES:
             raise ValueError(f"it claims {tensors} tensors and {settings} settings")
         for _ in range(settings):
             name = self._string().decode()
             (kind,) = self._unpack("I")
             self.settings[name] = self._list() if kind == _ARRAY else self._value(kind)
-        found = [self._tensor() for _ in range(tensors)]
+        entries = [self._tensor() for _ in range(tensors)]
         alignment = self.number("general.alignment") or 32
-        if not 1 <= alignment <= _MOST_ALIGNMENT:
+        if not 1 <= alignment <= _MAX_ALIGNMENT:
             raise ValueError(f"its alignment is {alignment}")
-        begin = -(-self._at // alignment) * alignment
-        for name, shape, kind, offset in found:
-            self._place(name, shape, kind, begin + offset)
+        begin = -(-self._offset // alignment) * alignment
+        for name, shape, kind, offset in entries:
+            self._add_tensor(name, shape, kind, begin + offset)
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string().decode()
@@ -136,24 +126,22 @@ class GgufFile:
         kind, offset = self._unpack("IQ")
         return name, shape, kind, offset
 
-    def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
-        """Check that a tensor lies inside the file, and keep it if it is a matrix."""
+    def _add_tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
+        """Check that a tensor is inside the file, and add it if it is a matrix."""
         try:
             from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
         except ImportError:
             raise MissingExtra("gguf", "llamacpp") from None
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         width = shape[0] if shape else 1
-        rows = 1
-        for side in shape[1:]:
-            rows *= side
+        rows = math.prod(shape[1:])
         row_bytes = width // block * block_bytes
         if width % block or min(shape, default=1) < 1:
             raise ValueError(f"{name} has the shape {shape}")
         if offset + rows * row_bytes > len(self._bytes):
             raise ValueError(f"{name} ends behind the end of the file")
         if len(shape) == 2:
-            self.matrices[name] = Matrix(rows, width, kind, offset, row_bytes)
+            self.matrices[name] = GgufMatrix(rows, width, kind, offset, row_bytes)
 
     def _value(self, kind: int) -> Value:
         if kind == _STRING:
@@ -161,31 +149,31 @@ class GgufFile:
         value: Value = self._unpack(_FORMATS[kind])[0]
         return value
 
-    def _list(self) -> Stretch:
+    def _list(self) -> ListSpan:
         kind, count = self._unpack("IQ")
-        found = Stretch(kind, count, self._at)
-        # The least that an entry takes; a string's own length is checked when it is passed.
-        least = 8 if kind == _STRING else struct.calcsize(_FORMATS[kind])
-        if count * least > len(self._bytes) - self._at:
+        span = ListSpan(kind, count, self._offset)
+        # The minimum size of an entry; a string's length is checked when it is skipped.
+        size = 8 if kind == _STRING else struct.calcsize(_FORMATS[kind])
+        if count * size > len(self._bytes) - self._offset:
             raise ValueError(f"a list of {count} entries ends behind the end of the file")
         if kind == _STRING:
             for _ in range(count):
                 self._string()
         else:
-            self._at += count * least
-        return found
+            self._offset += count * size
+        return span
 
     def _string(self) -> bytes:
-        (length,) = _LENGTH.unpack_from(self._bytes, self._at)
-        self._at += 8
-        end = self._at + int(length)
+        (length,) = _LENGTH.unpack_from(self._bytes, self._offset)
+        self._offset += 8
+        end = self._offset + int(length)
         if end > len(self._bytes):
             raise ValueError("a text ends behind the end of the file")
-        content = self._bytes[self._at : end]
-        self._at = end
+        content = self._bytes[self._offset : end]
+        self._offset = end
         return content
 
     def _unpack(self, form: str) -> tuple[Any, ...]:
-        values = struct.unpack_from(f"<{form}", self._bytes, self._at)
-        self._at += struct.calcsize(f"<{form}")
+        values = struct.unpack_from(f"<{form}", self._bytes, self._offset)
+        self._offset += struct.calcsize(f"<{form}")
         return values

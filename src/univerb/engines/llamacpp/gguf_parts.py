@@ -1,4 +1,4 @@
-"""The files that make up an LM in a GGUF file: where they lie and whether they belong together."""
+"""The files that make up an LM in a GGUF file: their paths, and whether they belong together."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from univerb.modeling.card import Backbone, Card, check_backbone, read_json_obje
 from univerb.tokenizer import Tokenizer
 
 INPUT, OUTPUT = "token_embd.weight", "output.weight"
-"""The two embedding matrices; where they are one, the file has only the first."""
+"""The two embedding matrices; where they are tied, the file has only the first."""
 
 
 def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
@@ -25,11 +25,11 @@ def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
 
 def special_ids(rust: tokenizers.Tokenizer, folder: Path) -> set[int]:
-    """Return the special tokens as transformers counts them: by flag, and by their office."""
+    """Return the special tokens as transformers counts them: by flag, and by role (eos_token)."""
     added = rust.get_added_tokens_decoder().items()
     settings = read_json_object(folder / "tokenizer_config.json") or {}
-    offices = [value for key, value in settings.items() if key.endswith("_token")]
-    words = [one.get("content") if isinstance(one, dict) else one for one in offices]
+    roles = [value for key, value in settings.items() if key.endswith("_token")]
+    words = [role.get("content") if isinstance(role, dict) else role for role in roles]
     ids = [rust.token_to_id(word) for word in words if isinstance(word, str)]
     return {i for i, token in added if token.special} | {i for i in ids if i is not None}
 
@@ -40,23 +40,23 @@ def default_file(backbone: str, name: str) -> Path:
         raise OptionError(
             f"{name!r} belongs to {backbone!r}, whose GGUF file is not known. Give it as gguf=."
         )
-    found = default_gguf()
-    if found is None:
+    path = default_gguf()
+    if path is None:
         raise ModelMissing("the default model's weights are not installed. Run: univerb setup")
-    return found
+    return path
 
 
 def tokenizer_folder(folder: Path, backbone: str, offline: bool | None) -> Path:
     """Return the folder that has the tokenizer: the encoder's or its backbone's."""
     if (folder / "tokenizer.json").is_file():
         return folder
-    found = converted_default() if backbone == DEFAULT_MODEL else locate(backbone, offline)
-    if isinstance(found, Path) and (found / "tokenizer.json").is_file():
-        return found
+    where = converted_default() if backbone == DEFAULT_MODEL else locate(backbone, offline)
+    if isinstance(where, Path) and (where / "tokenizer.json").is_file():
+        return where
     advice = (
         "Run: univerb setup"
         if backbone == DEFAULT_MODEL
-        else ("Put the backbone's tokenizer.json and tokenizer_config.json beside the encoder.")
+        else "Put the backbone's tokenizer.json and tokenizer_config.json beside the encoder."
     )
     raise ModelMissing(f"the tokenizer of {backbone!r} is not on this machine. {advice}")
 
@@ -68,23 +68,23 @@ def check_fits(gguf: GgufFile, card: Card, tokenizer: Tokenizer) -> None:
         raise ModelError(
             f"{str(gguf.path)!r} has no token embeddings. Give the whole model in one GGUF file."
         )
-    given = Backbone(
+    backbone = Backbone(
         name=gguf.path.name,
         model_type=card.backbone.model_type,
         hidden_size=matrix.width,
         static_size=matrix.rows,
         tokenizer=tokenizer.fingerprint(),
     )
-    check_backbone(card.backbone, given)
+    check_backbone(card.backbone, backbone)
 
 
 def check_words(gguf: GgufFile, rust: tokenizers.Tokenizer, name: str) -> None:
-    """Refuse a file with other tokens; a few added ones are spelled otherwise in some files."""
-    spelled = gguf.strings("tokenizer.ggml.tokens")
-    known = [(i, word) for word, i in rust.get_vocab().items() if i < len(spelled)]
-    strange = sum(spelled[i] != word.encode() for i, word in known)
-    if strange > len(known) // 100:
+    """Refuse a file with other tokens; a few added ones are spelled differently in some files."""
+    spellings = gguf.strings("tokenizer.ggml.tokens")
+    words = [(i, word) for word, i in rust.get_vocab().items() if i < len(spellings)]
+    different = sum(spellings[i] != word.encode() for i, word in words)
+    if different > len(words) // 100:
         raise CheckpointError(
-            f"{gguf.path.name!r} spells {strange} of {len(known)} tokens otherwise than the "
+            f"{gguf.path.name!r} spells {different} of {len(words)} tokens differently from the "
             f"tokenizer of {name!r}. Give the GGUF file of that model."
         )

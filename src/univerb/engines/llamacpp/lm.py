@@ -1,15 +1,14 @@
 """LlamaCppLM: a GGUF file that llama.cpp computes, with a phrase encoder beside it.
 
-Nothing here needs torch as long as phrase vectors come from a store: the tokenizer, the encoder's
-settings and its fingerprint are read from files. Only a phrase that no store has is encoded, and
-that brings torch in.
+Nothing here needs torch as long as phrase vectors come from a corpus: the tokenizer, the encoder's
+settings and its fingerprint are read from files. Only encoding a phrase imports torch.
 """
 
 import hashlib
 import json
-import os
-import tempfile
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +30,7 @@ from univerb.engines.llamacpp.gguf_parts import (
 )
 from univerb.engines.llamacpp.native import NativeModel, as_multiplied
 from univerb.errors import CheckpointError, ModelError
+from univerb.files import atomic_write
 from univerb.locations import DEFAULT_MODEL, cache_directory
 from univerb.modeling.card import (
     CARD,
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 Floats = NDArray[numpy.float32]
 
 _BLOCK = 4096
-"""Rows that are widened at once when a whole matrix is read: ten megabytes."""
+"""Rows that are de-quantised at once when a whole matrix is read: ten megabytes."""
 _PROBES = (1, 7, 3)
-"""Tokens that show whether the model can be used."""
+"""Tokens that test whether the model can be used."""
 
 
 class LlamaCppLM(PhraseModel):
@@ -131,7 +131,7 @@ class LlamaCppLM(PhraseModel):
 
     @property
     def output_name(self) -> str:
-        """The output matrix: the input matrix where they are one."""
+        """The name of the output matrix: the input matrix where they are tied."""
         return OUTPUT if OUTPUT in self.gguf.matrices else INPUT
 
     def input_rows(self, tokens: Sequence[int]) -> Floats:
@@ -157,26 +157,28 @@ class LlamaCppLM(PhraseModel):
     def fingerprint(self) -> str:
         """Return the hash that `DynamicLM.fingerprint` gives for the same encoder and LM.
 
-        Reading both matrices takes a second, so what was found is kept in the user's cache.
+        Reading both matrices takes a second, so the hash is stored in the user's cache.
         """
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
         status = self.gguf.path.stat()
-        about = [str(self.gguf.path.resolve()), status.st_size, status.st_mtime_ns]
-        content = json.dumps([*about, self._card.encoder.model_dump(), self._card.sha256])
+        file = [str(self.gguf.path.resolve()), status.st_size, status.st_mtime_ns]
+        content = json.dumps([*file, self._card.encoder.model_dump(), self._card.sha256])
         key = hashlib.sha256(content.encode()).hexdigest()[:32]
-        place = cache_directory() / "fingerprints" / key
+        path = cache_directory() / "fingerprints" / key
         try:
-            known = place.read_text(encoding="ascii")
+            cached = path.read_text(encoding="ascii")
         except (OSError, ValueError):
-            known = ""
-        if len(known) == 32 and set(known) <= set("0123456789abcdef"):
-            return known
-        found = self._computed_fingerprint()
-        _keep(place, found)
-        return found
+            cached = ""
+        if re.fullmatch("[0-9a-f]{32}", cached):
+            return cached
+        fingerprint = self._computed_fingerprint()
+        with suppress(OSError):  # a cache that cannot be written is no error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, fingerprint)
+        return fingerprint
 
     def _computed_fingerprint(self) -> str:
         # The very bytes that DynamicLM hashes; a test holds the two together.
@@ -211,14 +213,7 @@ class LlamaCppLM(PhraseModel):
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere.
 
-        The encoder is a torch module: the first call imports torch, loads the encoder with its
-        backbone, and keeps the encoder alone.
-
-        Args:
-            phrases: What to encode.
-
-        Returns:
-            Their vectors.
+        The first call imports torch, loads the encoder with its backbone, and keeps the encoder.
         """
         import torch
 
@@ -236,8 +231,8 @@ class LlamaCppLM(PhraseModel):
         encoder = DynamicLM.from_pretrained(self.name).encoder
         # The file's own rows: what vectors depend on is what the fingerprint says.
         names = dict.fromkeys((INPUT, self.output_name))
-        rows = [torch.from_numpy(self.gguf.rows(one, slice(None))) for one in names]
-        layers = [torch.nn.Embedding(len(own), self.width, _weight=own) for own in rows]
+        matrices = [torch.from_numpy(self.gguf.rows(name, slice(None))) for name in names]
+        layers = [torch.nn.Embedding.from_pretrained(matrix) for matrix in matrices]
         return encoder, Embeddings(layers[0], layers[-1])
 
     @cached_property
@@ -245,30 +240,30 @@ class LlamaCppLM(PhraseModel):
         """The tokenizer as transformers has it, for its chat template."""
         from transformers import AutoTokenizer
 
-        found: HFTokenizer = AutoTokenizer.from_pretrained(
+        tokenizer: HFTokenizer = AutoTokenizer.from_pretrained(
             str(self._tokens), local_files_only=True, trust_remote_code=False
         )
-        return found
+        return tokenizer
 
     def _check_usable(self) -> None:
-        """Refuse a model whose rows or logits are not what phrases count on, by what it does."""
-        context = self.native.lend(len(_PROBES), 1)
+        """Refuse a model that changes embeddings or logits, by comparing its logits with ours."""
+        context = self.native.acquire(len(_PROBES), 1)
         context.give_states(True)
         results = []
-        at, owners = range(len(_PROBES)), [0] * len(_PROBES)
+        positions, owners = range(len(_PROBES)), [0] * len(_PROBES)
         for rows in (list(_PROBES), self.input_rows(_PROBES)):
             context.clear()
-            if context.read(rows, at, owners, True):
+            if context.read(rows, positions, owners, True):
                 raise ModelError(f"llama.cpp cannot compute {str(self.gguf.path)!r}.")
             results.append((context.states([2]), context.logits([2])))
-        self.native.take_back(context)
+        self.native.release(context)
         (states, logits), (_, by_vector) = results
         best = numpy.argsort(logits[0])[-8:]
-        own = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T
-        # As much as rounding can make; soft-capping or scaling makes far more.
+        ours = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T
+        # Rounding explains as much; soft-capping or scaling makes far more.
         allowed = 0.02 * float(numpy.abs(logits).max()) + 0.05
-        apart = (numpy.abs(by_vector - logits).max(), numpy.abs(own - logits[:, best]).max())
-        if not max(apart) <= allowed:
+        errors = (numpy.abs(by_vector - logits).max(), numpy.abs(ours - logits[:, best]).max())
+        if not max(errors) <= allowed:
             raise ModelError(
                 f"{str(self.gguf.path)!r} changes embeddings before its first layer or logits "
                 "after its last one (scaling, soft-capping), so phrases would be on another scale. "
@@ -276,20 +271,11 @@ class LlamaCppLM(PhraseModel):
             )
 
 
-def _profile(given: Profile) -> Profile:
-    """Return how to decode here: every row costs a step, so only single vectors save time."""
-    bias = given.phrase_bias if given.mode == "atomic" else 0.0
-    # A row of llama.cpp takes one position, whatever it stands for.
-    own = {"mode": "atomic", "phrase_bias": bias, "positions": "unit"}
-    return given.model_copy(update=own)
+def _profile(profile: Profile) -> Profile:
+    """Return the profile for llama.cpp: every row costs a step, so only single vectors save time.
 
-
-def _keep(place: Path, text: str) -> None:
-    """Write a line into the cache; a cache that cannot be written is no error."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as draft:
-            draft.write(text)
-        os.replace(draft.name, place)
-    except OSError:
-        return
+    A row takes one position, whatever it stands for.
+    """
+    bias = profile.phrase_bias if profile.mode == "atomic" else 0.0
+    changes = {"mode": "atomic", "phrase_bias": bias, "positions": "unit"}
+    return profile.model_copy(update=changes)

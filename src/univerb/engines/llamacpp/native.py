@@ -1,7 +1,7 @@
 """llama.cpp through its C interface: a model, contexts over it, rows in, states and logits out.
 
 A context is a KV cache with the buffers to compute on it. Making one takes 10 ms to 1 s, by its
-size, so contexts are lent out and taken back.
+size, so contexts are pooled.
 """
 
 import ctypes
@@ -19,18 +19,17 @@ from numpy.typing import NDArray
 from univerb.errors import MissingExtra, ModelError
 
 Floats = NDArray[numpy.float32]
-_Find = Callable[[int, int], ctypes.Array[ctypes.c_float]]
 
 PASS_ROWS = 256
-"""What llama.cpp reads in one pass, at most."""
-_LEAST_CELLS = 2048
-_IDLE = 2
-"""So many contexts that nobody uses are kept."""
+"""Maximum number of rows of one pass."""
+_MIN_CELLS = 2048
+_MAX_IDLE = 2
+"""Number of contexts that stay in the pool."""
 _ERROR = 4
-"""How llama.cpp ranks a line of its log that tells of an error."""
+"""llama.cpp's log level of errors."""
 _log: deque[str] = deque(maxlen=4)
-"""The last such lines; nothing is printed."""
-_listeners: list[object] = []
+"""The last errors; nothing is printed."""
+_callbacks: list[object] = []
 """llama.cpp calls them as long as the process lives."""
 _SHARED_SCALE = {2, 3, 6, 7, 8, 20, 39}
 """GGML's types with blocks of 32: states are rounded to bytes with a half-precision scale."""
@@ -40,40 +39,33 @@ _SUPER_BLOCK = {*range(10, 20), 21, 22, 23, 29, 34, 35}
 
 @functools.cache
 def library() -> ModuleType:
-    """Load llama.cpp, its log silenced.
-
-    Returns:
-        Its functions.
-
-    Raises:
-        MissingExtra: If llama-cpp-python is not installed.
-    """
+    """Load llama.cpp, its log silenced, and return its functions."""
     try:
         from llama_cpp import llama_cpp
     except ImportError:
         raise MissingExtra("llama-cpp-python", "llamacpp") from None
     native: ModuleType = llama_cpp
-    listener = native.llama_log_callback(_keep_error)
-    _listeners.append(listener)
-    native.llama_log_set(listener, ctypes.c_void_p(0))
+    callback = native.llama_log_callback(_log_error)
+    _callbacks.append(callback)
+    native.llama_log_set(callback, ctypes.c_void_p(0))
     native.llama_backend_init()
     return native
 
 
-def _keep_error(level: int, line: bytes, _: object) -> None:
+def _log_error(level: int, line: bytes, _: object) -> None:
     if level == _ERROR:
         _log.append(line.decode(errors="replace").strip())
 
 
 def last_error() -> str:
-    """Return what llama.cpp last said about a failure, for our own message."""
-    said = "; ".join(_log)[:300] or "it gave no reason"
+    """Return llama.cpp's last errors, for our own message."""
+    reason = "; ".join(_log)[:300] or "it gave no reason"
     _log.clear()
-    return said
+    return reason
 
 
 class _Weights:
-    """What llama.cpp has loaded. Contexts name it and nothing else does, so it outlives them."""
+    """The weights of a model; its contexts hold a reference, so that they are freed last."""
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer
@@ -81,7 +73,7 @@ class _Weights:
 
 
 class NativeModel:
-    """A model that llama.cpp has loaded, and the contexts over it that nobody uses now."""
+    """A model that llama.cpp has loaded, and a pool of contexts over it."""
 
     def __init__(self, path: Path, threads: int) -> None:
         native = library()
@@ -111,33 +103,33 @@ class NativeModel:
         self._idle: list[Context] = []
         self._lock = threading.Lock()
 
-    def lend(self, cells: int, sequences: int) -> "Context":
-        """Return an empty context, a used one if it is large enough.
+    def acquire(self, cells: int, sequences: int) -> "Context":
+        """Take an empty context from the pool, or make one; `release` it in the end.
 
         Args:
-            cells: How many rows it must hold, of all sequences together.
-            sequences: How many sequences.
+            cells: Minimum number of rows that it holds, of all sequences together.
+            sequences: Minimum number of sequences.
 
         Returns:
-            A context with at least so much room; hand it to `take_back` in the end.
+            The context.
         """
         with self._lock:
-            fits = [c for c in self._idle if c.cells >= cells and c.sequences >= sequences]
-            if fits:
-                found = min(fits, key=lambda one: one.cells)
-                self._idle.remove(found)
-                return found
-        roomy = max(_LEAST_CELLS, 1 << (cells - 1).bit_length())
+            large = [c for c in self._idle if c.cells >= cells and c.sequences >= sequences]
+            if large:
+                context = min(large, key=lambda candidate: candidate.cells)
+                self._idle.remove(context)
+                return context
+        roomy = max(_MIN_CELLS, 1 << (cells - 1).bit_length())
         # No more than the sequences can ever fill.
         return Context(self, min(roomy, max(cells, sequences * self.context_size)), sequences)
 
-    def take_back(self, context: "Context") -> None:
-        """Keep a context for who comes next; the smallest goes if there are too many."""
+    def release(self, context: "Context") -> None:
+        """Put a context into the pool; the smallest is freed if there are too many."""
         context.clear()
         with self._lock:
             self._idle.append(context)
-            if len(self._idle) > _IDLE:
-                self._idle.remove(min(self._idle, key=lambda one: one.cells))
+            if len(self._idle) > _MAX_IDLE:
+                self._idle.remove(min(self._idle, key=lambda candidate: candidate.cells))
 
 
 class Context:
@@ -153,7 +145,7 @@ class Context:
         settings.n_batch = settings.n_ubatch = PASS_ROWS
         settings.n_outputs_max = settings.n_outputs_max_per_seq = 0
         settings.n_threads = settings.n_threads_batch = model.threads
-        # One pool of cells for all sequences, and each row's own state.
+        # One pool of cells for all sequences, and the state of each row.
         settings.kv_unified, settings.pooling_type = True, native.LLAMA_POOLING_TYPE_NONE
         # Full caches even where layers have windows: rows can be taken back.
         settings.swa_full = True
@@ -197,7 +189,7 @@ class Context:
         self._by_vector = native.llama_batch(token=None, embd=vectors, **shared)
 
     def give_states(self, wanted: bool) -> None:
-        """Say whether passes give hidden states; they then give states and logits of all rows."""
+        """Set whether passes give hidden states; they then give states and logits of all rows."""
         if wanted != self._gives_states:
             self._native.llama_set_embeddings(self._handle, wanted)
             self._gives_states = wanted
@@ -213,12 +205,12 @@ class Context:
 
         Args:
             rows: At most PASS_ROWS token ids, or their vectors (n, d).
-            positions: Each row's place in its sequence.
+            positions: Each row's position in its sequence.
             owners: Each row's sequence.
-            wanted: Whose logits are wanted.
+            wanted: Whether to compute each row's logits.
 
         Returns:
-            What llama.cpp said: 0 if all went well.
+            llama.cpp's return code: 0 for success.
         """
         count = len(rows)
         batch = self._by_vector if isinstance(rows, numpy.ndarray) else self._by_token
@@ -247,25 +239,25 @@ class Context:
         rows: Sequence[int],
         width: int,
     ) -> Floats:
-        copied = numpy.empty((len(rows), width), numpy.float32)
-        for at, row in enumerate(rows):
-            found = find(self._handle, row)
-            if not found:
+        copies = numpy.empty((len(rows), width), numpy.float32)
+        for copy, row in zip(copies, rows, strict=True):
+            source = find(self._handle, row)
+            if not source:
                 raise ModelError(f"llama.cpp gave nothing for a row: {last_error()}.")
-            ctypes.memmove(copied[at].ctypes.data, found, width * 4)
-        return copied
+            ctypes.memmove(copy.ctypes.data, source, width * 4)
+        return copies
 
     def clear(self) -> None:
         """Forget all sequences."""
         self._native.llama_memory_clear(self._memory, False)
 
     def forget(self, sequence: int, begin: int) -> None:
-        """Forget a sequence's rows from a place on."""
+        """Forget a sequence's rows from position `begin` on."""
         if not self._native.llama_memory_seq_rm(self._memory, sequence, begin, -1):
-            raise ModelError("llama.cpp cannot take rows of this model back. Use another model.")
+            raise ModelError("llama.cpp cannot remove rows of this model. Use another model.")
 
     def fork(self, sequence: int, twin: int) -> None:
-        """Make another sequence a copy of one."""
+        """Copy a sequence to another one."""
         self._native.llama_memory_seq_cp(self._memory, sequence, twin, -1, -1)
 
     def copy_to(self, other: "Context", sequence: int, twin: int) -> None:
@@ -279,22 +271,15 @@ class Context:
 
 
 def _free(context: int, _: _Weights) -> None:
-    # The weights are named so that they are not freed before.
+    # The second argument keeps the weights alive until now.
     library().llama_free(context)
 
 
 def as_multiplied(states: Floats, kind: int) -> Floats:
-    """Round states the way llama.cpp does before it multiplies them with its output matrix.
+    """Round states (n, d) as llama.cpp does before it multiplies them with its output matrix.
 
     Phrase logits of states so rounded are on the scale of the token logits: a phrase with the
-    vector of a token has that token's logit.
-
-    Args:
-        states: (n, d)
-        kind: The type of the output matrix, as GGML numbers them.
-
-    Returns:
-        The rounded states.
+    vector of a token has that token's logit. `kind` is GGML's number of the matrix's type.
     """
     if kind == 1:
         return states.astype(numpy.float16).astype(numpy.float32)
@@ -302,9 +287,9 @@ def as_multiplied(states: Floats, kind: int) -> Floats:
         blocks = states.reshape(-1, 32)
         scale = numpy.abs(blocks).max(axis=1, keepdims=True) / 127
         inverse = numpy.divide(1, scale, out=numpy.zeros_like(scale), where=scale > 0)
-        kept = scale.astype(numpy.float16).astype(numpy.float32)
-        close: Floats = numpy.rint(blocks * inverse) * kept
-        return close.reshape(states.shape)
+        stored_scale = scale.astype(numpy.float16).astype(numpy.float32)
+        shared: Floats = numpy.rint(blocks * inverse) * stored_scale
+        return shared.reshape(states.shape)
     if kind in _SUPER_BLOCK:
         blocks = states.reshape(-1, 256)
         extreme = numpy.take_along_axis(blocks, numpy.abs(blocks).argmax(axis=1)[:, None], axis=1)

@@ -188,8 +188,8 @@ class LlamaCppSession:
         if old and cells <= old.cells and sequences <= old.sequences:
             return old
         model = self._lm.native
-        context = model.lend(cells + _SPARE_CELLS * sequences, sequences)
-        lease = weakref.finalize(self, model.take_back, context)
+        context = model.acquire(cells + _SPARE_CELLS * sequences, sequences)
+        lease = weakref.finalize(self, model.release, context)
         if old:
             for twin, owner in enumerate(self._owners):
                 if self._lengths[twin]:
