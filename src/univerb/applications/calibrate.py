@@ -27,7 +27,7 @@ from univerb.modeling.likelihood import (
     bare_likelihood,
     bits_per_byte,
     exact_likelihood,
-    fits,
+    match_phrases,
     scored_text,
 )
 from univerb.phrase import Document
@@ -231,7 +231,7 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
 def _log_likelihoods(seen: _Passage, biases: Sequence[float]) -> Floats:
     """Return the log-probability of a passage: without phrases, then with each bias."""
     text = scored_text(
-        fits(seen.ids, list(seen.numbers)),
+        match_phrases(seen.ids, list(seen.numbers)),
         seen.logits.gather(1, torch.tensor(seen.ids)[:, None])[:, 0].numpy(),
         seen.logits.logsumexp(-1).numpy(),
         seen.scores.numpy(),

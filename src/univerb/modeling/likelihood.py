@@ -1,9 +1,10 @@
-"""The likelihood of a text over V + P, when phrases are fed as their tokens (DESIGN 6).
+"""The exact likelihood of a text over V + P, which training, calibration and the lab share.
 
-The LM's states then depend on the text alone, so one pass over it scores every unit at every place.
-The exact value adds up all ways to write the text; the strict one is that of one way, the longest
-phrase first. A text is taken as a beginning: phrases that agree with it and go on beyond its end
-count too. A text that ends has its end token as its last, which no phrase contains.
+Phrases are fed as their tokens. The LM's states then depend on the text alone, so one pass over it
+scores every unit at every position. The exact value sums over all segmentations of the text into
+units; the strict one is that of a single segmentation, the longest phrase first. A text is taken as
+a beginning: phrases that agree with it and go on beyond its end count, too. A text that ends has
+its end token as its last, which no phrase contains.
 """
 
 import math
@@ -18,16 +19,17 @@ Floats = NDArray[numpy.float64]
 Key = tuple[int, ...]
 
 
-class Fit(NamedTuple):
-    """A phrase that a text goes on with, as far as the text goes."""
+class PhraseMatch(NamedTuple):
+    """A phrase that agrees with a text from some position on, as far as the text goes."""
 
     phrase: int
+    """Its index."""
     size: int
     """The phrase's tokens; the text may end before them."""
 
 
-class Unit(NamedTuple):
-    """Such a phrase with its score."""
+class ScoredMatch(NamedTuple):
+    """The size of such a phrase, and its logit."""
 
     size: int
     score: float
@@ -35,70 +37,73 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """What one pass of an LM says about a text; row t is about token t and what follows it."""
+    """One pass of an LM over a text; row t is about token t and what follows it."""
 
-    own: Floats
-    """(T,), the logit of the text's own token."""
-    tokens: Floats
+    token_logits: Floats
+    """(T,), the logits of the text's tokens."""
+    token_total: Floats
     """(T,), logsumexp over V."""
-    phrases: Floats
+    phrase_total: Floats
     """(T,), logsumexp over P, without a bias of the decoding."""
-    units: list[list[Unit]]
-    """For each place the phrases that the text goes on with."""
+    matches: list[list[ScoredMatch]]
+    """For each position the phrases that the text goes on with."""
 
 
-def fits(ids: Sequence[int], keys: Sequence[Key]) -> list[list[Fit]]:
-    """Find the phrases that agree with a text, place by place.
+def match_phrases(ids: Sequence[int], keys: Sequence[Key]) -> list[list[PhraseMatch]]:
+    """Find the phrases that agree with a text at each position.
 
     Args:
         ids: The text's tokens.
         keys: The phrases' tokens, no key twice.
 
     Returns:
-        For each place the phrases that begin there, those that go on beyond the end included.
+        For each position the phrases that begin there, those that go on beyond the end included.
     """
-    numbers = {key: number for number, key in enumerate(keys)}
+    indices = {key: index for index, key in enumerate(keys)}
     sizes = sorted({len(key) for key in keys})
-    found: list[list[Fit]] = []
-    for place in range(len(ids)):
-        inside = [size for size in sizes if place + size <= len(ids)]
-        known = [(numbers.get(tuple(ids[place : place + size])), size) for size in inside]
-        found.append([Fit(number, size) for number, size in known if number is not None])
-    for place in range(max(len(ids) - max(sizes, default=0) + 1, 0), len(ids)):
-        rest = tuple(ids[place:])
-        beyond = [n for n, key in enumerate(keys) if key[: len(rest)] == rest]
-        found[place] += [Fit(n, len(keys[n])) for n in beyond if len(keys[n]) > len(rest)]
-    return found
+    matches: list[list[PhraseMatch]] = []
+    for begin in range(len(ids)):
+        inside = [size for size in sizes if begin + size <= len(ids)]
+        hits = [(indices.get(tuple(ids[begin : begin + size])), size) for size in inside]
+        matches.append([PhraseMatch(index, size) for index, size in hits if index is not None])
+    for begin in range(max(len(ids) - max(sizes, default=0) + 1, 0), len(ids)):
+        rest = tuple(ids[begin:])
+        beyond = [i for i, key in enumerate(keys) if key[: len(rest)] == rest != key]
+        matches[begin] += [PhraseMatch(i, len(keys[i])) for i in beyond]
+    return matches
 
 
 def scored_text(
-    found: Sequence[Sequence[Fit]], own: ArrayLike, tokens: ArrayLike, scores: NDArray[Any]
+    matches: Sequence[Sequence[PhraseMatch]],
+    token_logits: ArrayLike,
+    token_total: ArrayLike,
+    scores: NDArray[Any],
 ) -> ScoredText:
-    """Put together what the likelihoods need.
+    """Reduce the logits along a text to what the likelihoods need.
 
     Args:
-        found: What `fits` returned.
-        own: (T,), the logit of the text's own token at each place.
-        tokens: (T,), logsumexp of the logits over V.
+        matches: What `match_phrases` returned.
+        token_logits: (T,), the logits of the text's tokens.
+        token_total: (T,), logsumexp of the logits over V.
         scores: (T, P), the phrases' logits, without a bias of the decoding.
 
     Returns:
-        The same, with P reduced to what matters.
+        The same with P reduced to its sum and to the phrases that match.
     """
     return ScoredText(
-        numpy.asarray(own, dtype=numpy.float64),
-        numpy.asarray(tokens, dtype=numpy.float64),
+        numpy.asarray(token_logits, dtype=numpy.float64),
+        numpy.asarray(token_total, dtype=numpy.float64),
         numpy.array([_logsumexp(row) for row in scores], dtype=numpy.float64),
         [
-            [Unit(fit.size, float(scores[place, fit.phrase])) for fit in own_fits]
-            for place, own_fits in enumerate(found)
+            [ScoredMatch(match.size, float(row[match.phrase])) for match in here]
+            for here, row in zip(matches, scores, strict=True)
         ],
     )
 
 
 def bare_likelihood(text: ScoredText) -> float:
     """Return the log-probability of a text without phrases, in nats."""
-    return float((text.own - text.tokens).sum())
+    return float((text.token_logits - text.token_total).sum())
 
 
 def exact_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
@@ -111,24 +116,24 @@ def exact_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
     Returns:
         For each bias the log-probability, in nats.
     """
-    bias, whole = _with_bias(text, biases)
-    size = len(text.own)
-    # alpha[j]: the probability of the first j tokens, over all ways to write them. The last one
-    # also takes the phrases that go on: what follows them is not asked.
+    bias, total = _with_bias(text, biases)
+    size = len(text.token_logits)
+    # alpha[j]: the probability of the first j tokens, over all their segmentations. The last one
+    # includes the phrases that go on beyond the end.
     alpha = numpy.full((size + 1, len(bias)), -numpy.inf)
     alpha[0] = 0.0
-    for place, units in enumerate(text.units):
-        here = alpha[place] - whole[place]
-        alpha[place + 1] = numpy.logaddexp(alpha[place + 1], here + text.own[place])
-        for unit in units:
-            end = min(place + unit.size, size)
-            alpha[end] = numpy.logaddexp(alpha[end], here + unit.score + bias)
+    for begin, matches in enumerate(text.matches):
+        here = alpha[begin] - total[begin]
+        alpha[begin + 1] = numpy.logaddexp(alpha[begin + 1], here + text.token_logits[begin])
+        for match in matches:
+            end = min(begin + match.size, size)
+            alpha[end] = numpy.logaddexp(alpha[end], here + match.score + bias)
     last: Floats = alpha[-1]
     return last
 
 
 def strict_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
-    """Return the log-probability of one segmentation: at each place the longest phrase that fits.
+    """Return the log-probability of one segmentation: the longest phrase at each position.
 
     Args:
         text: The text and its scores.
@@ -137,16 +142,16 @@ def strict_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
     Returns:
         For each bias the log-probability, in nats.
     """
-    bias, whole = _with_bias(text, biases)
-    total = numpy.zeros(len(bias))
-    place = 0
-    while place < len(text.own):
-        inside = [unit for unit in text.units[place] if place + unit.size <= len(text.own)]
-        longest = max(inside, default=None)
-        total -= whole[place]
-        total += text.own[place] if longest is None else longest.score + bias
-        place += 1 if longest is None else longest.size
-    return total
+    bias, total = _with_bias(text, biases)
+    size = len(text.token_logits)
+    likelihood = numpy.zeros(len(bias))
+    begin = 0
+    while begin < size:
+        longest = max((m for m in text.matches[begin] if begin + m.size <= size), default=None)
+        likelihood -= total[begin]
+        likelihood += text.token_logits[begin] if longest is None else longest.score + bias
+        begin += 1 if longest is None else longest.size
+    return likelihood
 
 
 def bits_per_byte(log_likelihood: float, size: int) -> float:
@@ -157,7 +162,7 @@ def bits_per_byte(log_likelihood: float, size: int) -> float:
 def _with_bias(text: ScoredText, biases: Sequence[float]) -> tuple[Floats, Floats]:
     """Return the biases as an array (B,), and the logsumexp over V + P with each of them (T, B)."""
     bias = numpy.asarray(biases, dtype=numpy.float64)
-    return bias, numpy.logaddexp(text.tokens[:, None], text.phrases[:, None] + bias)
+    return bias, numpy.logaddexp(text.token_total[:, None], text.phrase_total[:, None] + bias)
 
 
 def _logsumexp(row: NDArray[Any]) -> float:

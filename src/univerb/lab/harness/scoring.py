@@ -14,7 +14,13 @@ from torch import Tensor
 from univerb.lab.harness.request_phrases import ScoringPhrases
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.likelihood import Fit, ScoredText, exact_likelihood, fits, scored_text
+from univerb.modeling.likelihood import (
+    PhraseMatch,
+    ScoredText,
+    exact_likelihood,
+    match_phrases,
+    scored_text,
+)
 
 _MAX_PASS = 512
 """Tokens of continuations in one pass, whose attention is over all of them."""
@@ -89,7 +95,7 @@ def _rows(lm: DynamicLM, ids: Sequence[int]) -> Tensor:
 def _likelihood(
     lm: DynamicLM, states: Tensor, ids: Sequence[int], phrases: ScoringPhrases | None, bias: float
 ) -> Likelihood:
-    matches = fits(ids, phrases.keys if phrases else [])
+    matches = match_phrases(ids, phrases.keys if phrases else [])
     step = max(_MAX_LOGITS // (lm.static_size + (len(phrases.keys) if phrases else 0)), 1)
     texts: list[ScoredText] = []
     best: list[int] = []
@@ -116,15 +122,18 @@ def _likelihood(
 
 def _joined(texts: Sequence[ScoredText]) -> ScoredText:
     return ScoredText(
-        numpy.concatenate([text.own for text in texts]),
-        numpy.concatenate([text.tokens for text in texts]),
-        numpy.concatenate([text.phrases for text in texts]),
-        [units for text in texts for units in text.units],
+        numpy.concatenate([text.token_logits for text in texts]),
+        numpy.concatenate([text.token_total for text in texts]),
+        numpy.concatenate([text.phrase_total for text in texts]),
+        [matches for text in texts for matches in text.matches],
     )
 
 
 def _is_greedy(
-    ids: Sequence[int], matches: Sequence[Sequence[Fit]], best: Sequence[int], static_size: int
+    ids: Sequence[int],
+    matches: Sequence[Sequence[PhraseMatch]],
+    best: Sequence[int],
+    static_size: int,
 ) -> bool:
     """Follow the best units from the beginning, as long as they agree with the text."""
     position = 0

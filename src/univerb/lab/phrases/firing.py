@@ -13,7 +13,7 @@ from torch import Tensor
 
 from univerb.lab.phrases.reading import Reading
 from univerb.modeling.branches import Branch
-from univerb.modeling.likelihood import Key, fits
+from univerb.modeling.likelihood import Key, match_phrases
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ def firing(
     sample = sorted(random.Random(seed).sample(range(len(fired)), min(samples, len(fired))))
     sizes = accepted_sizes(reading, [fired[i] for i in sample], tolerance)
     parts = [(i, size) for i, size in zip(sample, sizes, strict=True) if size >= 2]
-    fitting = fits(reading.truth, keys)
+    matches = match_phrases(reading.truth, keys)
     return Firing(
         starts=len(starts),
-        fitting=sum(any(fit.size >= 2 for fit in fitting[start]) for start in starts),
+        fitting=sum(any(match.size >= 2 for match in matches[start]) for start in starts),
         fired=len(fired),
         right=sum(count == len(key) for (_, key), count in zip(fired, right, strict=True)),
         lm_right=sum(runs[start] >= len(key) for start, key in fired),

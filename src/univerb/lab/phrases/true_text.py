@@ -12,7 +12,7 @@ from univerb.modeling.likelihood import (
     bare_likelihood,
     bits_per_byte,
     exact_likelihood,
-    fits,
+    match_phrases,
     scored_text,
     strict_likelihood,
 )
@@ -63,7 +63,7 @@ def true_text(
     """
     logits, ids = reading.logits[:-1], torch.tensor(reading.truth, device=reading.logits.device)
     text = scored_text(
-        fits(reading.truth, keys),
+        match_phrases(reading.truth, keys),
         logits.gather(1, ids[:, None])[:, 0].cpu().numpy(),
         logits.double().logsumexp(-1).cpu().numpy(),
         scores[:-1].cpu().numpy(),
