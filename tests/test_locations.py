@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,11 @@ def nothing(name):
 metadata.distribution = nothing
 """
 ENDING = """
-import sys, time
-started = time.perf_counter()
+import sys
 try:
     {call}
 except univerb.errors.ModelMissing as error:
     print(error)
-    print(time.perf_counter() - started)
     print(sorted({{"torch", "transformers"}} & set(sys.modules)))
 """
 
@@ -128,20 +125,17 @@ class TestDefaultModel:
     ) -> None:
         monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "empty"))
         for attempt in (lambda: locate(DEFAULT_MODEL), univerb.load):
-            started = time.perf_counter()
             with pytest.raises(ModelMissing, match="univerb setup") as caught:
                 attempt()
-            assert time.perf_counter() - started < 1.0
             assert isinstance(caught.value, ModelError)
         assert not (tmp_path / "empty").exists()
 
-    def test_load_says_so_in_a_second_and_before_torch(self, tmp_path: Path) -> None:
+    def test_load_says_so_before_torch(self, tmp_path: Path) -> None:
         code = WITHOUT_WEIGHTS + "import univerb, univerb.errors\n"
-        message, seconds, heavy = in_subprocess(
+        message, heavy = in_subprocess(
             code + ENDING.format(call="univerb.load()"), UNIVERB_CACHE=str(tmp_path)
         )
         assert "univerb setup" in message
-        assert float(seconds) < 1.0
         assert heavy == "[]"
 
     @pytest.mark.usefixtures("without_weights")
@@ -236,11 +230,8 @@ class TestFolders:
 
     def test_load_of_a_missing_folder_does_not_wait_for_torch(self) -> None:
         code = "import univerb, univerb.errors\n"
-        message, seconds, heavy = in_subprocess(
-            code + ENDING.format(call="univerb.load('/no/such/model')")
-        )
+        message, heavy = in_subprocess(code + ENDING.format(call="univerb.load('/no/such/model')"))
         assert "'/no/such/model'" in message
-        assert float(seconds) < 1.0
         assert heavy == "[]"
 
 
@@ -268,11 +259,10 @@ class TestHubIds:
     @pytest.mark.parametrize("variable", ["UNIVERB_OFFLINE", "HF_HUB_OFFLINE"])
     def test_load_offline_says_so_in_a_second_and_before_torch(self, variable: str) -> None:
         code = "import univerb, univerb.errors\n"
-        message, seconds, heavy = in_subprocess(
+        message, heavy = in_subprocess(
             code + ENDING.format(call="univerb.load('some-org/some-model')"), **{variable: "1"}
         )
         assert "'some-org/some-model'" in message
-        assert float(seconds) < 1.0
         assert heavy == "[]"
 
     @pytest.mark.parametrize(

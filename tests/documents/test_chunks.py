@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +12,7 @@ from univerb.documents.sentences import split_clauses, split_sentences, splitter
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document
 
-NAMES = ["rules", "clauses", "pysbd", "spacy"]
+NAMES = ["rules", "clauses", "pysbd"]
 PIECES = ["The", "tenant", "pays", "e.g.", "Mr.", "No.", "5.", "3.5", "J.", '"', ")", "。", "東京"]
 TEXTS = st.lists(
     st.sampled_from([*PIECES, ".", "?", "!", ",", " ", " ", " ", "\n", "\r\n", "\n\n", "\x1c"]),
@@ -167,22 +166,10 @@ def test_clauses_end_with_comma_or_full_stop_but_not_within_numbers():
     "unit", [".", "\n", "\r", ". ", "J. ", "a\r", '."', "?\n", " ", "1. ", "Mr.\n", ", ", "\n "]
 )
 def test_rules_take_linear_time(unit: str):
-    def seconds(count: int) -> float:
-        text = unit * count
-        begin = time.process_time()
-        list(split_sentences(text))
-        list(split_clauses(text))
-        return time.process_time() - begin
-
-    # Ten times the text; were it quadratic, it would take a hundred times as long, and minutes.
-    assert seconds(100_000) < 40 * seconds(10_000) + 0.2
-
-
-def test_spacy_takes_texts_over_its_limit():
-    text = "a b " * 255_000
-    spans = list(splitter_named("spacy")(text))
-    assert len(text) > 1_000_000
-    assert "".join(text[a:b] for a, b in spans).count("a") == 255_000
+    """Were it quadratic, it would take minutes and meet the time limit of all tests."""
+    text = unit * 100_000
+    for split in (split_sentences, split_clauses):
+        assert all(start < end for start, end in split(text))
 
 
 def test_unknown_splitter_names_the_nearest():
@@ -190,11 +177,10 @@ def test_unknown_splitter_names_the_nearest():
         splitter_named("pysdb")
 
 
-@pytest.mark.parametrize("package", ["pysbd", "spacy"])
-def test_missing_package_names_its_extra(package: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, package, None)
+def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pysbd", None)
     with pytest.raises(MissingExtra, match=re.escape("univerb[parse]")):
-        splitter_named(package)
+        splitter_named("pysbd")
 
 
 @pytest.mark.parametrize(("max_words", "overlap"), [(0, 0), (-1, 0), (5, -1)])

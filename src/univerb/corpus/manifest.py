@@ -35,7 +35,7 @@ class CorpusSettings(BaseModel):
     method: str = Field(default="bm25", max_length=4096)
     """Retrieval: bm25, dense:FOLDER, static:FOLDER, or hybrid:NAME+NAME."""
     splitter: str = Field(default="rules", max_length=64)
-    """Sentences: rules, pysbd, spacy or clauses."""
+    """Sentences: rules, pysbd or clauses."""
     max_words: int = Field(default=128, ge=1, le=100_000)
     """Words per chunk."""
     overlap: int = Field(default=0, ge=0, le=1000)

@@ -37,12 +37,11 @@ def split_clauses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def splitter_named(name: str) -> Splitter:
-    """Return a splitter by name: "rules", "clauses", "pysbd" or "spacy"."""
+    """Return a splitter by name: "rules", "clauses" or "pysbd"."""
     makers: dict[str, Callable[[], Splitter]] = {
         "rules": lambda: split_sentences,
         "clauses": lambda: split_clauses,
         "pysbd": _pysbd,
-        "spacy": _spacy,
     }
     if name not in makers:
         raise OptionError(f"no sentence splitter is called {name!r}. {did_you_mean(name, makers)}")
@@ -112,18 +111,6 @@ def _is_wrapped(text: str, line: int, stop: int, after: int) -> bool:
     return text[after].isalnum() or text[after] in "_(\"'"
 
 
-def _blocks(text: str, size: int) -> Iterator[tuple[int, int]]:
-    """Cut a text into blocks of at most `size` characters, between paragraphs if possible."""
-    start = 0
-    while start < len(text):
-        end = start + size
-        if end < len(text):
-            cuts = (text.rfind(mark, start + 1, end) for mark in ("\n\n", "\n", ". ", " "))
-            end = next((cut + 1 for cut in cuts if cut > 0), end)
-        yield start, min(end, len(text))
-        start = end
-
-
 def _pysbd() -> Splitter:
     try:
         import pysbd
@@ -131,27 +118,22 @@ def _pysbd() -> Splitter:
         raise MissingExtra("pysbd", "parse") from None
 
     def split(text: str) -> Iterator[tuple[int, int]]:
-        # One per text, since it has state. Short blocks, since its time is quadratic.
+        # One per text, since it has state. Blocks, since its time is quadratic.
         segmenter = pysbd.Segmenter(language="en", clean=False, char_span=True)
-        for start, end in _blocks(text, 2_000):
+        for start, end in _blocks(text):
             for span in segmenter.segment(text[start:end]):
                 yield start + span.start, start + span.end
 
     return split
 
 
-def _spacy() -> Splitter:
-    try:
-        import spacy
-    except ImportError:
-        raise MissingExtra("spacy", "parse") from None
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-
-    def split(text: str) -> Iterator[tuple[int, int]]:
-        # spaCy refuses texts of over a million characters.
-        for start, end in _blocks(text, 100_000):
-            for sentence in nlp(text[start:end]).sents:
-                yield start + sentence.start_char, start + sentence.end_char
-
-    return split
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Cut a text into blocks of at most 2,000 characters, between paragraphs if possible."""
+    start = 0
+    while start < len(text):
+        end = start + 2_000
+        if end < len(text):
+            cuts = (text.rfind(mark, start + 1, end) for mark in ("\n\n", "\n", ". ", " "))
+            end = next((cut + 1 for cut in cuts if cut > 0), end)
+        yield start, min(end, len(text))
+        start = end

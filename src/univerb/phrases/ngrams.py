@@ -1,7 +1,7 @@
 """All n-grams of a document, over the LM's tokens or over words (paper, sections 2.3 and 3.1)."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
@@ -97,17 +97,10 @@ def collect(
     for first, last in spans_of(text):
         span = Span(document.name, begin[first], end[last])
         sources.setdefault(tuple(ids[first : last + 1]), []).append(span)
-    yield from guarded_phrases(sources, tokenizer, rules)
-
-
-def guarded_phrases(
-    sources: Mapping[tuple[int, ...], Iterable[Span]], tokenizer: Tokenizer, guards: Guards
-) -> Iterator[Phrase]:
-    """Yield the phrases with these ids and sources that the guards allow."""
-    for ids, spans in sources.items():
-        text = tokenizer.decode(ids)
-        if guards.objection(ids, text, tokenizer.special_ids) is None:
-            yield Phrase(ids, text, tuple(spans))
+    for key, spans in sources.items():
+        spelled = tokenizer.decode(key)
+        if rules.objection(key, spelled, tokenizer.special_ids) is None:
+            yield Phrase(key, spelled, tuple(spans))
 
 
 def checked_sizes(sizes: tuple[int, int]) -> tuple[int, int]:
