@@ -14,7 +14,7 @@ LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz check $(CHECKS) speed clean
+.PHONY: help install demo test fuzz check $(CHECKS) speed docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -61,9 +61,13 @@ speed: $(PLOTS) $(LLAMACPP) ## Time univerb beside HF and llama.cpp: make speed 
 	$(BIN)/univerb setup
 	$(BIN)/univerb lab speed $(ARGS)
 
+docs: $(CORE) ## Draw again the picture that README shows
+	$(BIN)/univerb setup
+	$(BIN)/python docs/picture.py
+
 clean: ## Remove .venv, builds and caches; the model cache in your home stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "univerb needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'

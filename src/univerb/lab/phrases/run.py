@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
+from univerb._version import __version__
 from univerb.config import GenerationConfig
 from univerb.corpus.corpus import Corpus
 from univerb.errors import DocumentError, OptionError
@@ -255,6 +256,7 @@ class _Evaluation:
         is_stored = corpus is not None and corpus.fingerprint == lm.fingerprint()
         adapted = " with the adapter" if lm.adapter else ""
         return {
+            "univerb": __version__,
             "model": lm.name + adapted,
             "adapter": lm.adapter is not None,
             "scorer": f"{lm.model.name_or_path}{adapted}, without phrases",
