@@ -61,8 +61,9 @@ speed: $(PLOTS) $(LLAMACPP) ## Time univerb beside HF and llama.cpp: make speed 
 	$(BIN)/univerb setup
 	$(BIN)/univerb lab speed $(ARGS)
 
-docs: $(CORE) ## Draw again the picture that README shows
+docs: $(CORE) ## Make again the outputs and the picture that README shows
 	$(BIN)/univerb setup
+	$(BIN)/python tests/docs/shown.py README.md
 	$(BIN)/python docs/picture.py
 
 clean: ## Remove .venv, builds and caches; the model cache in your home stays
