@@ -18,7 +18,7 @@ from univerb.modeling.dynamic import DynamicLM
 class Branch(NamedTuple):
     """Rows that follow a beginning of the text."""
 
-    place: int
+    position: int
     """Number of tokens of the text that come before it."""
     rows: Tensor
     """(R, d), input vectors."""
@@ -55,9 +55,9 @@ class Branches:
         for branch, size in zip(branches, sizes, strict=True):
             end = begin + size
             rows = allowed[begin:end]
-            rows[:, : branch.place] = True
+            rows[:, : branch.position] = True
             rows[:, past + begin : past + end] = torch.ones_like(rows[:, :size]).tril()
-            positions[begin:end] = torch.arange(size, device=device) + branch.place + branch.skip
+            positions[begin:end] = torch.arange(size, device=device) + branch.position + branch.skip
             begin = end
         lowest = torch.finfo(self.hidden.dtype).min
         # Numbers, not flags: every attention of transformers can add them.

@@ -122,7 +122,7 @@ class TestReading:
         ]
         for _ in range(2):
             for branch, found in zip(branches, reading.follow(branches), strict=True):
-                text = halves.context + halves.truth[: branch.place]
+                text = halves.context + halves.truth[: branch.position]
                 for row in range(len(branch.rows)):
                     expected = after(lm, text + other[: row + 1])
                     assert torch.allclose(found[row], expected, atol=1e-4)

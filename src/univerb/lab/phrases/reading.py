@@ -33,7 +33,7 @@ class Reading:
         Returns:
             For each branch the logits after each of its rows, (R, V).
         """
-        moved = [branch._replace(place=self._offset + branch.place) for branch in branches]
+        moved = [branch._replace(position=self._offset + branch.position) for branch in branches]
         logits: Tensor = self._lm.embeddings.output(self._text.read(moved)).float()
         return list(torch.split(logits, [len(branch.rows) for branch in branches]))
 
