@@ -257,7 +257,7 @@ class TestHubIds:
             locate("gpt2")
 
     @pytest.mark.parametrize("variable", ["UNIVERB_OFFLINE", "HF_HUB_OFFLINE"])
-    def test_load_offline_says_so_in_a_second_and_before_torch(self, variable: str) -> None:
+    def test_load_offline_says_so_before_torch(self, variable: str) -> None:
         code = "import univerb, univerb.errors\n"
         message, heavy = in_subprocess(
             code + ENDING.format(call="univerb.load('some-org/some-model')"), **{variable: "1"}

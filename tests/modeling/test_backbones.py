@@ -5,31 +5,18 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2ForSequenceClassification,
-    GraniteConfig,
-    GraniteForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    PreTrainedTokenizer,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 from transformers.utils import logging
 
 from conftest import MAKERS, TEXT, make_gpt2, make_tokenizer, saved, stir
 from univerb import load, locations
 from univerb.config import EncoderConfig
 from univerb.decoding.loop import generate
-from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError, UniverbError
+from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.modeling.backbones import load_backbone
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -65,10 +52,8 @@ def edited(folder: Path, name: str, **values: object) -> None:
 
 def refusal(folder: Path, kind: type[ModelError] = ModelError) -> str:
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    began = time.perf_counter()
     with pytest.raises(kind) as caught:
         load_backbone(str(folder), offline=True)
-    assert time.perf_counter() - began < 5.0
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     message = str(caught.value)
     assert str(folder) in message and NEXT_STEP.search(message), message
@@ -126,19 +111,13 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones(original, dtype):
     assert repr(dtype) in str(caught.value)
 
 
-@pytest.mark.parametrize("device", ["gpu", "", "cpu0", "cuda:x", "tpu:0", "meta"])
-def test_an_unknown_device_is_refused_with_known_ones(original, device):
-    with pytest.raises(OptionError, match="cuda") as caught:
+@pytest.mark.parametrize(
+    "device", ["gpu", "", "cpu0", "cuda:x", "tpu:0", "meta", "cuda:99", "hpu", "vulkan"]
+)
+def test_a_device_that_is_unknown_or_not_there_is_blamed_and_not_the_model(original, device):
+    with pytest.raises(OptionError, match=r"device is .*cuda") as caught:
         load_backbone(str(original), device=device)
-    assert repr(device) in str(caught.value)
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "hpu", "vulkan"])
-def test_a_device_that_this_machine_lacks_is_blamed_and_not_the_model(original, device):
-    with pytest.raises(UniverbError, match="device") as caught:
-        load_backbone(str(original), device=device)
-    assert device in str(caught.value)
-    assert "causal LM" not in str(caught.value)
+    assert repr(device) in str(caught.value) and "causal LM" not in str(caught.value)
 
 
 def test_a_config_with_code_of_its_own_is_refused_and_the_code_not_run(folder, tmp_path):
@@ -208,106 +187,79 @@ def test_pickled_weights_beside_safetensors_are_left_alone(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe{}", b"[" * 100_000], ids=range(5))
-def test_a_folder_without_a_readable_config_is_refused(folder, content):
-    (folder / CONFIG).unlink()
-    if content is not None:
-        (folder / CONFIG).write_bytes(content)
-    assert CONFIG in refusal(folder)
+def cut_at(length: float) -> Damage:
+    def damage(folder: Path) -> None:
+        data = (folder / WEIGHTS).read_bytes()
+        end = int(len(data) * length) if isinstance(length, float) else length
+        (folder / WEIGHTS).write_bytes(data[:end])
+
+    return damage
 
 
-@pytest.mark.parametrize("content", ["[]", "null", '"auto"'])
-def test_a_config_that_is_no_object_is_not_accused_of_running_code(folder, content):
-    (folder / CONFIG).write_text(content)
-    assert "auto_map" not in refusal(folder)
+def replaced(name: str, content: bytes) -> Damage:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def without(*names: str) -> Damage:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def with_config(**values: object) -> Damage:
+    return lambda folder: edited(folder, CONFIG, **values)
+
+
+NO_OBJECTS = (b"", b"{", b"\xff\xfe{}", b"[]", b"null")
+HEADER_OF_EXABYTES = (2**62).to_bytes(8, "little") + b"{}"
+DAMAGES = [
+    (without(CONFIG), CONFIG),
+    (without(WEIGHTS), "safetensors"),
+    (without(TOKENIZER), "tokenizer"),
+    (without(TOKENIZER, TOKENIZER_CONFIG), "tokenizer"),
+    *((replaced(CONFIG, content), CONFIG) for content in (*NO_OBJECTS, b"[" * 100_000)),
+    *((replaced(TOKENIZER, content), "") for content in (*NO_OBJECTS, b"{}", b'{"model": 1}')),
+    *((replaced(TOKENIZER_CONFIG, content), "") for content in NO_OBJECTS),
+    *((replaced(WEIGHTS, content), "") for content in (b"junk" * 300, HEADER_OF_EXABYTES)),
+    *((cut_at(length), "") for length in (0, 7, 8, 100, 0.5, -1000, -1)),
+    *((with_config(model_type=value), "") for value in ("unheard-of", "t5", ["gpt2"], None)),
+    *((with_config(n_layer=value), "") for value in ("three", 4)),
+    *((with_config(n_embd=value), "") for value in (64, 10**9)),
+    *((with_config(n_head=value), "") for value in (0, 5)),
+    *((with_config(vocab_size=value), "") for value in (321, -1)),
+    (with_config(activation_function="unheard-of"), ""),
+    (with_config(quantization_config={"quant_method": "gptq", "bits": 4}), ""),
+    (with_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), ""),
+    (with_config(quantization_config=5), ""),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused(folder, damage, words):
+    damage(folder)
+    message = refusal(folder)
+    assert words in message and "auto_map" not in message
 
 
 def test_an_empty_folder_is_refused(tmp_path):
     assert CONFIG in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("length", [0, 7, 8, 100, 0.5, -1000, -1])
-def test_truncated_weights_are_refused(folder, length):
-    data = (folder / WEIGHTS).read_bytes()
-    end = int(len(data) * length) if isinstance(length, float) else length
-    (folder / WEIGHTS).write_bytes(data[:end])
-    refusal(folder)
-
-
-@pytest.mark.parametrize("content", [b"junk" * 300, (2**62).to_bytes(8, "little") + b"{}"])
-def test_weights_that_are_no_safetensors_are_refused(folder, content):
-    (folder / WEIGHTS).write_bytes(content)
-    refusal(folder)
-
-
 def test_a_folder_without_weights_is_missing_them(folder):
     (folder / WEIGHTS).unlink()
-    assert "safetensors" in refusal(folder, ModelMissing)
+    refusal(folder, ModelMissing)
 
 
-@pytest.mark.parametrize("layers", [4, 2])
-def test_weights_of_another_depth_are_refused_when_some_are_missing(folder, layers):
-    edited(folder, CONFIG, n_layer=layers)
-    if layers > 3:
-        refusal(folder)
-    else:
-        assert len(load_backbone(str(folder))[0].transformer.h) == layers
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"model_type": "unheard-of"},
-        {"model_type": "t5"},
-        {"model_type": ["gpt2"]},
-        {"model_type": None},
-        {"n_layer": "three"},
-        {"n_embd": 64},
-        {"n_embd": 10**9},
-        {"n_head": 0},
-        {"n_head": 5},
-        {"vocab_size": 321},
-        {"vocab_size": -1},
-        {"activation_function": "unheard-of"},
-        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
-        {"quantization_config": 5},
-    ],
-    ids=str,
-)
-def test_a_config_that_does_not_fit_is_refused(folder, damage):
-    edited(folder, CONFIG, **damage)
-    refusal(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"{", b"\xff" * 64, b'{"model": 1}'])
-def test_a_damaged_tokenizer_is_refused(folder, content):
-    (folder / TOKENIZER).write_bytes(content)
-    refusal(folder)
-
-
-@pytest.mark.parametrize("content", [b"[]", b"{", b"null"])
-def test_a_damaged_tokenizer_config_is_refused(folder, content):
-    (folder / TOKENIZER_CONFIG).write_bytes(content)
-    refusal(folder)
-
-
-@pytest.mark.parametrize("names", [[TOKENIZER], [TOKENIZER, TOKENIZER_CONFIG]])
-def test_a_folder_without_tokenizer_is_refused(folder, names):
-    for name in names:
-        (folder / name).unlink()
-    assert "tokenizer" in refusal(folder)
+def test_weights_that_the_config_does_not_ask_for_are_left_out(folder):
+    edited(folder, CONFIG, n_layer=2)
+    assert len(load_backbone(str(folder))[0].transformer.h) == 2
 
 
 @pytest.mark.parametrize("name", ["gpt2", "somebody/some-model", "not a name", "x\0y"])
-def test_a_hub_model_that_is_not_here_fails_at_once_when_offline(name, tmp_path, monkeypatch):
+def test_a_hub_model_that_is_not_here_is_missing_when_offline(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     for call in (load_backbone, DynamicLM.from_pretrained, load):
-        began = time.perf_counter()
         with pytest.raises(ModelMissing, match="offline") as caught:
             call(name, offline=True)
-        assert time.perf_counter() - began < 1.0
         assert repr(name) in str(caught.value) and "univerb setup" in str(caught.value)
 
 
@@ -337,117 +289,6 @@ def test_a_path_that_is_not_there_is_no_hub_name(name, tmp_path, monkeypatch):
 def test_the_home_of_an_unknown_user_is_no_folder():
     with pytest.raises(ModelMissing, match="no folder"):
         load_backbone("~no-such-user-here/model")
-
-
-class LetterTokenizer(PreTrainedTokenizer):
-    """A tokenizer in Python, without character offsets."""
-
-    vocab_size = 26
-
-    def get_vocab(self) -> dict[str, int]:
-        return {chr(97 + number): number for number in range(26)}
-
-    def _tokenize(self, text: str, **_: object) -> list[str]:
-        return list(text)
-
-    def _convert_token_to_id(self, token: str) -> int:
-        return ord(token) - 97
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return chr(97 + index)
-
-
-@pytest.mark.parametrize("tokenizer", [LetterTokenizer(), None, object()])
-def test_a_tokenizer_that_is_not_fast_is_refused(tokenizer):
-    with pytest.raises(ModelError, match="not a fast one") as caught:
-        DynamicLM.wrap(make_gpt2(), tokenizer)
-    assert NEXT_STEP.search(str(caught.value))
-
-
-def without_output_layer() -> torch.nn.Module:
-    return make_gpt2().transformer
-
-
-def classifier() -> torch.nn.Module:
-    config = make_gpt2().config
-    return GPT2ForSequenceClassification(config).eval()
-
-
-def encoder_and_decoder() -> torch.nn.Module:
-    config = T5Config(vocab_size=320, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
-    config.decoder_start_token_id = 0
-    return T5ForConditionalGeneration(config).eval()
-
-
-def state_space() -> torch.nn.Module:
-    config = MambaConfig(vocab_size=320, hidden_size=32, num_hidden_layers=1, state_size=4)
-    return MambaForCausalLM(config).eval()
-
-
-@pytest.mark.parametrize(
-    "make", [without_output_layer, classifier, encoder_and_decoder, state_space]
-)
-def test_a_model_that_is_no_causal_transformer_lm_is_refused(make, hf_tokenizer):
-    with pytest.raises(ModelError, match="AutoModelForCausalLM"):
-        DynamicLM.wrap(make(), hf_tokenizer)
-
-
-def gemma2(cap: float | None, spread: float) -> Gemma2ForCausalLM:
-    torch.manual_seed(0)
-    config = Gemma2Config(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=128,
-        final_logit_softcapping=cap,
-        initializer_range=spread,
-    )
-    return Gemma2ForCausalLM(config).eval()
-
-
-@pytest.mark.parametrize(("cap", "spread"), [(30.0, 1.0), (5.0, 0.3), (0.5, 0.02)])
-def test_a_backbone_that_caps_its_logits_is_refused(cap, spread, hf_tokenizer, tmp_path):
-    with pytest.raises(ModelError, match="soft-capping"):
-        DynamicLM.wrap(gemma2(cap, spread), hf_tokenizer)
-
-
-def test_a_backbone_that_could_cap_its_logits_but_does_not_is_accepted(hf_tokenizer):
-    lm = DynamicLM.wrap(gemma2(None, 0.3), hf_tokenizer)
-    assert generate(lm, "The tenant", lm.vocabulary(["the premises"]), max_tokens=4).text
-
-
-def test_a_capping_backbone_is_refused_from_a_folder_too(folder, hf_tokenizer, tmp_path):
-    gemma2(5.0, 0.3).save_pretrained(tmp_path / "gemma")
-    hf_tokenizer.save_pretrained(tmp_path / "gemma")
-    with pytest.raises(ModelError, match="soft-capping"):
-        DynamicLM.from_pretrained(str(tmp_path / "gemma"))
-
-
-def test_a_backbone_that_scales_its_logits_is_refused(hf_tokenizer):
-    torch.manual_seed(0)
-    config = GraniteConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        logits_scaling=3.0,
-    )
-    with pytest.raises(ModelError, match="scaling"):
-        DynamicLM.wrap(GraniteForCausalLM(config).eval(), hf_tokenizer)
-
-
-def test_a_model_in_training_mode_is_accepted_or_told_to_be_evaluated(hf_tokenizer):
-    model = make_gpt2().train()
-    try:
-        DynamicLM.wrap(model, hf_tokenizer)
-    except ModelError as error:
-        assert "eval()" in str(error)
-    assert model.training
 
 
 @pytest.fixture

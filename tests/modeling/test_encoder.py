@@ -87,7 +87,7 @@ def test_a_fresh_split_head_is_the_first_and_last_tokens_own_rows(tiny):
     vectors = tiny.encoder.encode([phrase(5, 9, 17)], tiny.embeddings)
     assert torch.equal(vectors.inputs[0], tiny.embeddings.input(torch.tensor(17)))
     assert torch.equal(vectors.outputs[0], tiny.embeddings.output_weight[5])
-    assert float(tiny.encoder.heads.bias) == -3.0
+    assert tiny.encoder.heads.bias.item() == -3.0
 
 
 def test_a_fresh_tied_head_gives_one_vector_as_long_as_the_lms_rows(hf_tokenizer):

@@ -3,7 +3,7 @@
 import threading
 
 import numpy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from univerb.modeling.vector_cache import VectorCache
@@ -52,9 +52,10 @@ def test_what_is_found_is_what_was_put_in_and_the_limit_holds(requests, rows):
         assert is_there(cache, list(wanted)) == wanted
 
 
-@given(st.lists(ids, max_size=60))
+@given(st.lists(ids, max_size=30))
+@settings(max_examples=50)
 def test_with_room_for_all_nothing_is_lost_and_order_and_repeats_are_kept(keys):
-    cache = VectorCache()
+    cache = VectorCache(1 << 20)
     put(cache, keys)
     places, inputs, _ = cache.find(keys)
     assert places.tolist() == list(range(len(keys)))
