@@ -132,7 +132,7 @@ def test_every_pair_is_judged_once_and_systems_by_their_own_markers():
         return contains(premise, claim)
 
     texts = {"typed": "Cats purr.", "sentence": "Cats purr [1]."}
-    answers = {system.name: [AsqaAnswer(texts, 0.5, "eos")] * 2 for system in SYSTEMS}
+    answers = {system.name: [AsqaAnswer(texts, 0.5)] * 2 for system in SYSTEMS}
     seen = []
     found = score_all(
         [ZOO, ZOO], answers, SYSTEMS, Judges(entails, JUDGES.split), lambda *own: seen.append(own)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from univerb.errors import DocumentError, OptionError
 from univerb.lab.judging.entailment import Entailment, Scorer
 from univerb.lab.protocols.asqa_answers import SYSTEMS, AsqaProtocol
 from univerb.lab.protocols.asqa_table import asqa_table
+from univerb.lab.protocols.experiment import Experiment
+from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
 from univerb.lab.tables.table_report import Report
@@ -49,8 +52,15 @@ def make_lm(seed: int = 0) -> DynamicLM:
 
 
 @pytest.fixture(scope="module")
-def lm() -> DynamicLM:
-    return make_lm()
+def experiment(tmp_path_factory) -> Experiment:
+    lm = make_lm()
+    return Experiment(
+        lm=lm,
+        scorer=TextScorer.of(lm),
+        data=None,
+        open_corpus=lambda name: None,
+        folder=tmp_path_factory.mktemp("kept"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +85,8 @@ def path(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(lm, path):
-    return asqa_table(lm, path, Lexical(), protocol=PROTOCOL, limit=2)
+def result(experiment, path):
+    return asqa_table(experiment, path, Lexical(), protocol=PROTOCOL, limit=2)
 
 
 def test_rows_stand_beside_the_papers(result):
@@ -124,41 +134,48 @@ def test_differences_to_the_bare_lm_are_those_of_the_table(result):
     assert low <= recall <= high
 
 
-def test_a_reader_fills_the_columns_of_the_paper(lm, path):
+def test_a_reader_fills_the_columns_of_the_paper(experiment, path):
     result = asqa_table(
-        lm, path, Lexical(), reader=Reader(), protocol=PROTOCOL, limit=1, systems=SYSTEMS[:1]
+        experiment,
+        path,
+        Lexical(),
+        reader=Reader(),
+        protocol=PROTOCOL,
+        limit=1,
+        systems=SYSTEMS[:1],
     )
     [row] = result.rows
     assert (row.cells["QA-EM"].value, row.cells["QA-F1"].value) == (100.0, 100.0)
     assert result.setup.reader == "always"
 
 
-def test_a_fine_tuned_lm_needs_the_bare_one(lm, path):
-    options = {"protocol": PROTOCOL, "limit": 1, "training": "wikitext-103"}
+def test_a_fine_tuned_lm_needs_the_bare_one(experiment, path):
+    tuned, options = replace(experiment, training="wikitext-103"), {"protocol": PROTOCOL}
     with pytest.raises(OptionError, match="Give it as `bare`"):
-        asqa_table(lm, path, Lexical(), **options)
-    result = asqa_table(lm, path, Lexical(), bare=make_lm(5), **options)
+        asqa_table(tuned, path, Lexical(), **options)
+    result = asqa_table(tuned, path, Lexical(), bare=make_lm(5), limit=1, **options)
     bare, other = result.rows[0], result.rows[3]
     assert bare.setup and bare.setup.training == "none" and other.setup is None
     assert bare.cells != other.cells
     assert not any("frozen" in note for note in result.notes)
 
 
-def test_a_missing_file_is_said(lm, tmp_path):
+def test_a_missing_file_is_said(experiment, tmp_path):
     with pytest.raises(DocumentError, match="does not exist"):
-        asqa_table(lm, tmp_path / "none.json.gz", Lexical())
+        asqa_table(experiment, tmp_path / "none.json.gz", Lexical())
 
 
-def test_killed_at_any_point_a_run_ends_with_the_same_table(lm, path, result, tmp_path):
+def test_killed_at_any_point_a_run_ends_with_the_same_table(experiment, path, result, tmp_path):
     """Six answers are generated, eight are scored."""
     for point in (1, 6, 7, 14):
+        calls = []
 
-        def kill(done, total, point=point):
-            assert total == 14
-            if done == point:
+        def stop(stage, done, total, calls=calls, point=point):
+            calls.append(stage)
+            if len(calls) == point:
                 raise KeyboardInterrupt
 
-        options = {"protocol": PROTOCOL, "limit": 2, "folder": tmp_path / str(point)}
+        killed = replace(experiment, folder=tmp_path / str(point))
         with pytest.raises(KeyboardInterrupt):
-            asqa_table(lm, path, Lexical(), progress=kill, **options)
-        assert asqa_table(lm, path, Lexical(), **options) == result
+            asqa_table(replace(killed, progress=stop), path, Lexical(), protocol=PROTOCOL, limit=2)
+        assert asqa_table(killed, path, Lexical(), protocol=PROTOCOL, limit=2) == result

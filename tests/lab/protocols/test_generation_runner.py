@@ -16,7 +16,6 @@ from univerb.lab.protocols.generation_runner import (
     GenerationJob,
     GenerationRunner,
     GenerationTask,
-    PhraseShare,
     TextSystem,
 )
 from univerb.lab.protocols.passages import Passage
@@ -99,10 +98,8 @@ def test_passages_draw_apart_and_always_the_same(lm, corpus, passages):
 
 
 def test_a_share_of_the_phrases_and_growth(lm, corpus, passages):
-    shares = {"all": PhraseShare(), "part": PhraseShare(0.5), "grows": PhraseShare(0.5, grows=True)}
-    jobs = [
-        GenerationJob(TextSystem(name, share=share), "greedy") for name, share in shares.items()
-    ]
+    shares = ({}, {"start": 0.5}, {"start": 0.5, "grows": True})
+    jobs = [GenerationJob(TextSystem("some", **share), "greedy") for share in shares]
     whole, part, grown = runner(lm, corpus).generate(passages, jobs)
     for full, half, more in zip(whole, part, grown, strict=True):
         assert half.phrases == round(full.phrases / 2)
@@ -203,7 +200,7 @@ def test_the_name_of_a_system_does_not_matter_but_all_else_does(lm):
         GenerationJob(TextSystem("ours"), "greedy"),
         GenerationJob(TextSystem("ours", {"phrase_bias": 4.0}, k=9), "greedy"),
         GenerationJob(TextSystem("ours", {"phrase_bias": 4.0}, max_phrases=9), "greedy"),
-        GenerationJob(TextSystem("ours", {"phrase_bias": 4.0}, share=PhraseShare(0.5)), "greedy"),
+        GenerationJob(TextSystem("ours", {"phrase_bias": 4.0}, start=0.5), "greedy"),
         GenerationJob(PLAIN, "greedy"),
     ]
     assert len({key, *(job.key for job in others)}) == len(others) + 1

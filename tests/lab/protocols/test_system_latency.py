@@ -12,7 +12,6 @@ from univerb.lab.protocols.generation_runner import (
     GenerationJob,
     GenerationRunner,
     GenerationTask,
-    PhraseShare,
     TextSystem,
 )
 from univerb.lab.protocols.passages import Passage
@@ -107,7 +106,7 @@ def test_retrieval_is_preparation_and_growth_is_decoding(lm, corpus, passages, m
     monkeypatch.setattr(corpus, "select", select)
     monkeypatch.setattr(generation_runner, "RealTime", Slow)
     monkeypatch.setattr(system_latency.time, "perf_counter", clock.perf_counter)
-    grows = GenerationJob(TextSystem("grows", share=PhraseShare(0.5, grows=True)), "greedy")
+    grows = GenerationJob(TextSystem("grows", start=0.5, grows=True), "greedy")
     [[own]] = timer(lm, corpus).time(passages[:1], [grows])
     assert own.prepare + own.decode > 1100.0
     assert own.prepare >= 1100.0

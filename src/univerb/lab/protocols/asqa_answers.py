@@ -70,8 +70,6 @@ class AsqaProtocol:
     def __post_init__(self) -> None:
         if self.documents < 1:
             raise OptionError(f"documents is {self.documents}; show the LM at least 1.")
-        if self.decoding.get("growth") is not None:
-            raise OptionError("growth is a function, which cannot be part of a result's key.")
         check_choices("none", self.cite)
         GenerationConfig(**self.options)
 
@@ -97,23 +95,19 @@ class AsqaAnswer:
     """The same answer with its markers in different positions."""
     phrase_share: float
     """The share of base tokens that were generated as part of a phrase."""
-    finish_reason: str
 
 
 class AnswerRunner:
-    """Has one or two models answer questions, and keeps the answers.
+    """Has systems answer questions, and keeps the answers.
 
     Systems that only show their markers elsewhere share an answer.
 
     Args:
-        lm: The model with its encoder and its profile.
+        lm: The model.
         protocol: The settings of prompts and answers.
         bare: The backbone before training, if `lm` was fine-tuned; otherwise `lm` without phrases.
         systems: The systems that answer.
-        folder: Answers are kept here as they come; None keeps nothing.
-
-    Raises:
-        MissingExtra: If the parser is not installed.
+        folder: Keeps answers as they come.
     """
 
     def __init__(
@@ -132,11 +126,6 @@ class AnswerRunner:
             is_bare: (model, ResultCache(folder, _key(model, protocol)))
             for is_bare, model in models.items()
         }
-
-    @property
-    def per_question(self) -> int:
-        """Number of answers that are generated for each question."""
-        return len({self._variant(system) for system in self._systems})
 
     def run(
         self, questions: Sequence[AsqaQuestion], progress: Progress | None = None
@@ -182,7 +171,6 @@ class AnswerRunner:
         return AsqaAnswer(
             {"typed": generation.text, "sentence": answered.rendered},
             phrase_share=generation.stats.phrase_share,
-            finish_reason=generation.finish_reason,
         )
 
 

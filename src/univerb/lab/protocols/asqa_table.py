@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from univerb._version import __version__
 from univerb.documents.sentences import splitter_named
 from univerb.errors import OptionError
 from univerb.lab.judging.entailment import Entailment
@@ -19,7 +19,6 @@ from univerb.lab.protocols.asqa_answers import (
     AnswerRunner,
     AnswerSystem,
     AsqaProtocol,
-    Progress,
 )
 from univerb.lab.protocols.asqa_questions import read_questions
 from univerb.lab.protocols.asqa_scoring import (
@@ -29,6 +28,7 @@ from univerb.lab.protocols.asqa_scoring import (
     difference,
     score_all,
 )
+from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.tables.paper import Column
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
@@ -61,78 +61,61 @@ _NOTES = (
 
 
 def asqa_table(
-    lm: DynamicLM,
+    experiment: Experiment,
     path: Path,
     nli: Entailment,
     *,
     limit: int | None = 100,
     protocol: AsqaProtocol | None = None,
     bare: DynamicLM | None = None,
-    training: str = "none",
     reader: Reader | None = None,
     systems: Sequence[AnswerSystem] = SYSTEMS,
-    folder: Path | None = None,
-    progress: Progress | None = None,
 ) -> TableResult:
     """Answer questions of ASQA with and without phrases, and score the answers.
 
     Args:
-        lm: The model.
+        experiment: The model, what it was trained on, and the folder that keeps answers.
         path: The questions, in ALCE's format.
         nli: Decides whether documents support a sentence.
         limit: Maximum number of questions, spread evenly over the file; None for all.
         protocol: The settings of prompts and answers.
-        bare: The backbone before training, required if `lm` was fine-tuned.
-        training: What `lm` was fine-tuned on.
+        bare: The backbone before training, required if the model was fine-tuned.
         reader: Finds short answers in an answer, for QA-EM and QA-F1.
         systems: The systems that answer.
-        folder: Keeps answers: a run that was killed continues.
-        progress: Called with the number of answers that are generated or scored, and of all.
 
     Returns:
         The measurements.
     """
-    if bare is None and (lm.adapter or training != "none"):
+    lm, settings = experiment.lm, protocol or AsqaProtocol()
+    if bare is None and (lm.adapter or experiment.training != "none"):
         raise OptionError(
             f"{lm.name!r} was fine-tuned, so the bare LM is another model. Give it as `bare`."
         )
-    settings, report = protocol or AsqaProtocol(), progress or (lambda done, total: None)
     questions = read_questions(path, limit, settings.documents)
-    runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=folder)
-    generated = len(questions) * runner.per_question
-    total = generated + len(questions) * len(systems)
-    answers = runner.run(questions, lambda done, _: report(done, total))
+    runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=experiment.folder)
+    answers = runner.run(questions, partial(experiment.progress, "asqa: answer"))
     judges = Judges(nli, splitter_named(SPLITTER), reader)
-    scores = score_all(
-        questions, answers, systems, judges, lambda done, _: report(generated + done, total)
-    )
-    setup = replace(
-        _setup(lm, settings, nli),
+    progress = partial(experiment.progress, "asqa: score")
+    scores = score_all(questions, answers, systems, judges, progress)
+    setup = Setup(
+        model=lm.model.name_or_path or lm.name,
         data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
         n=len(questions),
-        training=training,
+        seed=settings.config.seed,
+        threads=torch.get_num_threads(),
+        timed="",
+        training=experiment.training,
+        encoder=lm.name,
+        documents=settings.documents,
+        shots=settings.shots,
+        budget=settings.config.max_tokens,
+        device=str(lm.model.device),
+        nli=nli.about.name,
         reader=reader.name if reader else "",
     )
     rows = tuple(_row(each, setup, settings) for each in scores)
     notes = tuple(_notes(scores, nli, is_frozen=bare is None))
-    return TableResult(setup, rows, EXTRA, notes, _facts(lm, settings, nli))
-
-
-def _setup(lm: DynamicLM, protocol: AsqaProtocol, nli: Entailment) -> Setup:
-    return Setup(
-        model=lm.model.name_or_path or lm.name,
-        data="asqa",
-        n=0,
-        seed=protocol.config.seed,
-        threads=torch.get_num_threads(),
-        timed="",
-        encoder=lm.name,
-        documents=protocol.documents,
-        shots=protocol.shots,
-        budget=protocol.config.max_tokens,
-        device=str(lm.model.device),
-        nli=nli.about.name,
-    )
+    return TableResult(setup, rows, EXTRA, notes, experiment.facts | _facts(settings, nli))
 
 
 def _row(scores: SystemScores, setup: Setup, protocol: AsqaProtocol) -> SystemRow:
@@ -175,15 +158,13 @@ def _differences(scores: SystemScores, bare: SystemScores) -> Iterator[str]:
             yield f"{name} {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def _facts(lm: DynamicLM, protocol: AsqaProtocol, nli: Entailment) -> dict[str, str]:
+def _facts(protocol: AsqaProtocol, nli: Entailment) -> dict[str, str]:
     prompt = {None: "chat template if there is one", True: "chat template", False: "plain"}
     options = {**protocol.decoding, "cite": protocol.cite, "encode_marker": protocol.encode_marker}
     return {
-        "univerb": __version__,
         "NLI": f"{nli.about}, entailed from {nli.about.threshold:g} on",
         "prompt": prompt[protocol.chat],
         "phrases": f"n-grams of 2-8 tokens; parsed by {protocol.parser}",
         "sentences": SPLITTER,
         "options": plain(options),
-        "profile": plain(lm.profile.model_dump()),
     }

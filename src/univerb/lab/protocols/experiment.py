@@ -8,7 +8,6 @@ once.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,6 @@ class Sizes:
     """Passages that are also generated one at a time, with a clock."""
     uncached: int = 2
     """Timed passages that are timed without a KV cache, too."""
-
-    def of(self, decoding: str) -> int:
-        """Return the number of passages for a decoding."""
-        return self.greedy if decoding == GREEDY else self.nucleus
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +103,13 @@ class TestSetRun:
         protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
         self._cache = ResultCache(experiment.folder, results_key(lm, self.corpus, protocol))
         self._runner = GenerationRunner(lm, self.corpus, self._task, self._cache)
+        progress = self._stage("score")
+        self._meter = QualityMeter(experiment.scorer, lm.tokenizer, self._cache, progress)
 
     def passages(self, decoding: str) -> list[Passage]:
         """Return the passages for a decoding."""
-        return self._passages[: self._experiment.sizes.of(decoding)]
+        sizes = self._experiment.sizes
+        return self._passages[: sizes.greedy if decoding == GREEDY else sizes.nucleus]
 
     def generate(
         self, jobs: Sequence[GenerationJob], limit: int | None = None
@@ -168,12 +166,6 @@ class TestSetRun:
         passages = self._passages[: sizes.timed]
         timings = timer.time(passages, jobs, sizes.uncached, self._stage("time"))
         return [latency(of_job) for of_job in timings]
-
-    @cached_property
-    def _meter(self) -> QualityMeter:
-        experiment = self._experiment
-        tokenizer, progress = experiment.lm.tokenizer, self._stage("score")
-        return QualityMeter(experiment.scorer, tokenizer, self._cache, progress)
 
     def _stage(self, name: str) -> Callable[[int, int], None]:
         return lambda done, total: self._experiment.progress(f"{self.name}: {name}", done, total)

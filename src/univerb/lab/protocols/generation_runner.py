@@ -31,14 +31,6 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class PhraseShare:
-    """The share of the phrases that a text begins with, and whether the others are added later."""
-
-    start: float = 1.0
-    grows: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TextSystem:
     """A system: its options of decoding, and its phrases."""
 
@@ -50,7 +42,10 @@ class TextSystem:
     """Chunks to retrieve for a prefix, if not the task's number."""
     max_phrases: int | None = None
     """Only the phrases that save the most tokens, of those that the prefix retrieves."""
-    share: PhraseShare = PhraseShare()
+    start: float = 1.0
+    """The share of the phrases that a text begins with."""
+    grows: bool = False
+    """Whether the other phrases are added as the text grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +150,14 @@ class GenerationRunner:
         self, phrases: Sequence[Sequence[Phrase]], system: TextSystem
     ) -> tuple[list[DynamicVocabulary], Growth | None]:
         """Return a vocabulary for the phrases of each passage, and what makes them grow, if any."""
-        size, share = self._lm.static_size, system.share
+        size = self._lm.static_size
         chosen = [candidates[: system.max_phrases] for candidates in phrases]
-        if share == PhraseShare():
+        if system.start == 1.0:
             return [DynamicVocabulary(size, candidates) for candidates in chosen], None
         vocabularies = [DynamicVocabulary(size) for _ in chosen]
         policies = WeakKeyDictionary(
             {
-                vocabulary: RealTime(candidates, start=share.start, seed=self._task.seed)
+                vocabulary: RealTime(candidates, start=system.start, seed=self._task.seed)
                 for vocabulary, candidates in zip(vocabularies, chosen, strict=True)
             }
         )
@@ -172,7 +167,7 @@ class GenerationRunner:
         def grow(vocabulary: DynamicVocabulary, produced: int) -> None:
             policies[vocabulary](vocabulary, produced)
 
-        return vocabularies, grow if share.grows else None
+        return vocabularies, grow if system.grows else None
 
     def _group(
         self, group: Sequence[Passage], jobs: Sequence[GenerationJob]

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 from univerb.lab.metrics.compression import Units, compression, retokenised
 from univerb.lab.protocols.experiment import Experiment, SystemMeasurements
-from univerb.lab.protocols.generation_runner import (
-    GREEDY,
-    GenerationJob,
-    PhraseShare,
-    TextSystem,
-)
+from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
 from univerb.lab.tables.paper import Column, PaperTable
 from univerb.lab.tables.table_results import SystemRow, TableCell, TableResult
 
@@ -18,22 +13,19 @@ TRANSFORMER = TextSystem("transformer", has_phrases=False)
 DEFAULT = TextSystem("univerb (default)")
 ATOMIC = TextSystem("univerb (atomic)", {"mode": "atomic"})
 OURS = "Ours"
-_REAL_TIME = {
-    "Ours(70)": PhraseShare(0.7),
-    "Ours(70) + real-time": PhraseShare(0.7, grows=True),
-    "Ours(100)": PhraseShare(),
-}
+_REAL_TIME = (
+    TextSystem("Ours(70)", start=0.7),
+    TextSystem("Ours(70) + real-time", start=0.7, grows=True),
+    TextSystem("Ours(100)"),
+)
 
 EXTRA = (
     Column("MAUVE matched", better="higher", variant_of="MAUVE"),
-    Column("Diversity alone", better="higher", variant_of="Diversity"),
     Column("PPL per sample", better="lower", variant_of="PPL"),
     Column("Units", better="lower", decimals=1),
     Column("Passes", better="lower", decimals=1),
-    Column("Bytes per unit", better="higher"),
     Column("Phrase share", "Tokens in phrases (%)", decimals=1),
     Column("Hit rate", "Units that are phrases (%)", decimals=1),
-    Column("Phrase length", "Tokens per phrase"),
     Column("Latency uncached", "Latency without cache (s)", "lower", variant_of="Latency"),
     Column("Prepare", "Prepare (s)", "lower"),
     Column("Total", "Prepare and decode (s)", "lower"),
@@ -45,8 +37,7 @@ COMPRESSION_EXTRA = (
 NOTES = (
     "MAUVE is a mean over 5 seeds of the clusters ± their standard deviation; its texts are joined "
     "as CoG's script does. `MAUVE matched` cuts both sides to the same length.",
-    "Rep-n and Diversity: prefix and text, cut to the reference's length. `Diversity alone`: the "
-    "text alone, all of it.",
+    "Rep-n and Diversity: prefix and text, cut to the reference's length.",
     "Latency: median seconds for 128 base tokens from the prefix on, one text at a time, systems "
     "in turns, with a cache and in single precision; retrieval and vectors are `Prepare`.",
     "Texts have the length of the budget: the end token counts as any other.",
@@ -56,7 +47,7 @@ NOTES = (
 def table_systems(table: PaperTable) -> list[tuple[TextSystem, str]]:
     """Return the systems of a table, each with the name of its row in the paper."""
     if table.name == "real-time":
-        return [(TextSystem(name, share=share), name) for name, share in _REAL_TIME.items()]
+        return [(system, system.name) for system in _REAL_TIME]
     return [(TRANSFORMER, table.baseline), (DEFAULT, OURS), (ATOMIC, OURS)]
 
 
@@ -123,7 +114,6 @@ def cells(measured: SystemMeasurements) -> dict[str, TableCell]:
     """Return the cells of a system's row by column, without what could not be measured."""
     quality, texts = measured.quality, measured.texts
     units, repetition = quality.compression, quality.repetition
-    lengths = units.phrase_lengths
     row: dict[str, TableCell] = {}
     for name, score in (("MAUVE", quality.mauve_cog), ("MAUVE matched", quality.mauve_matched)):
         if score:
@@ -131,17 +121,12 @@ def cells(measured: SystemMeasurements) -> dict[str, TableCell]:
     values = {f"Rep-{n}": value for n, value in repetition.rep.items()} | {
         "Diversity": 100 * repetition.diversity,
         "PPL": quality.ppl,
-        "Diversity alone": 100 * quality.whole.diversity,
         "PPL per sample": quality.ppl_per_sample,
         "Units": units.units,
         "Passes": sum(text.steps for text in texts) / len(texts),
-        "Bytes per unit": units.bytes_per_unit,
         "Phrase share": 100 * units.phrase_share,
         "Hit rate": 100 * units.hit_rate,
     }
-    if lengths:
-        tokens = sum(length * count for length, count in lengths.items())
-        values["Phrase length"] = tokens / sum(lengths.values())
     return row | {name: TableCell(v) for name, v in values.items()} | _latency_cells(measured)
 
 

@@ -23,15 +23,9 @@ from univerb.training.config import TrainingConfig
 
 ASQA = "asqa/asqa_200_with_docs.json.gz"
 _TEST_SETS: dict[str, tuple[str, ...]] = {
-    "main": (WIKITEXT, NATURAL),
-    "main-full": (WIKITEXT, NATURAL),
-    "scale-up": (WIKITEXT, NATURAL),
-    "real-time": (WIKITEXT, NATURAL),
-    "lawmt": (LAWMT,),
-    "lawmt-full": (LAWMT,),
-    "negatives": (NATURAL,),
-    "negatives-full": (NATURAL,),
-    "negatives-lawmt-full": (LAWMT,),
+    **dict.fromkeys(("main", "main-full", "scale-up", "real-time"), (WIKITEXT, NATURAL)),
+    **dict.fromkeys(("negatives", "negatives-full"), (NATURAL,)),
+    **dict.fromkeys(("lawmt", "lawmt-full", "negatives-lawmt-full"), (LAWMT,)),
 }
 """The test sets of a table; the first is the paper's."""
 _COMPRESSION = {
@@ -133,13 +127,10 @@ def _asqa(experiment: Experiment, resources: Resources) -> TableResult:
             "--data or UNIVERB_DATA."
         )
     return asqa_table(
-        experiment.lm,
+        experiment,
         path,
         resources.entailment(),
         limit=resources.questions,
         bare=resources.bare() if resources.bare else None,
-        training=experiment.training,
         reader=resources.reader() if resources.reader else None,
-        folder=experiment.folder,
-        progress=lambda done, total: experiment.progress("asqa", done, total),
     )

@@ -4,6 +4,7 @@ The formulas are those of docs/method.md, Metrics: FLOPs and memory.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import nn
 
@@ -57,11 +58,8 @@ def resources_table(experiment: Experiment, table: PaperTable) -> TableResult:
 
 
 def _gpt2_row(phrases: int, units: int, setup: Setup) -> SystemRow:
-    cells = {
-        "FLOPS": _flops(GPT2, units, phrases, cached=False),
-        "FLOPS cached": _flops(GPT2, units, phrases, cached=True),
-        "Memory": TableCell(paper_memory(GPT2, GPT2, phrases)),
-    }
+    memory = {"Memory": TableCell(paper_memory(GPT2, GPT2, phrases))}
+    cells = _flops(GPT2, units, phrases) | memory
     formula = _formula_setup("gpt2", setup)
     return SystemRow(f"{phrases}, GPT-2 by formula", cells, str(phrases), setup=formula)
 
@@ -78,8 +76,7 @@ def measured_rows(experiment: Experiment, numbers: Sequence[int], setup: Setup) 
         phrases = round(sum(text.phrases for text in texts) / len(texts))
         cells = {
             "Avg Tokens": TableCell(units),
-            "FLOPS": _flops(shape, round(units), phrases, cached=False),
-            "FLOPS cached": _flops(shape, round(units), phrases, cached=True),
+            **_flops(shape, round(units), phrases),
             "Phrases": TableCell(phrases),
             "Memory here": TableCell((model_bytes + 2 * phrases * shape.width * VALUE) / GIB),
         }
@@ -124,5 +121,7 @@ def _formula_setup(model: str, setup: Setup) -> Setup:
     return Setup(model=model, data="none", n=0, seed=0, threads=setup.threads, timed="nothing")
 
 
-def _flops(shape: Shape, units: int, phrases: int, *, cached: bool) -> TableCell:
-    return TableCell(generation_flops(shape, PREFIX, units, phrases, cached=cached) / _TERA)
+def _flops(shape: Shape, units: int, phrases: int) -> dict[str, TableCell]:
+    flops = partial(generation_flops, shape, PREFIX, units, phrases)
+    columns = {"FLOPS": flops(cached=False), "FLOPS cached": flops(cached=True)}
+    return {name: TableCell(value / _TERA) for name, value in columns.items()}

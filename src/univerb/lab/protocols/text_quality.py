@@ -42,8 +42,6 @@ class TextQuality:
     """Both sides equally long."""
     repetition: Repetition
     """Prefix and text, cut to the reference's length."""
-    whole: Repetition
-    """The text alone, all of it."""
     ppl: float
     """Of one stream."""
     ppl_per_sample: float
@@ -90,7 +88,6 @@ class QualityMeter:
             mauve_cog=self._cog(passages, prefixes, texts),
             mauve_matched=self._matched(passages, texts),
             repetition=repetition([each.tokens for each in split]),
-            whole=repetition([words(text.text).tokens for text in texts]),
             ppl=self._scorer.stream_perplexity(streams, self._progress),
             ppl_per_sample=self._scorer.per_sample_perplexity(streams, self._progress),
             compression=compression([text.as_units() for text in texts]),
