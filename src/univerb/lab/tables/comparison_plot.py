@@ -14,14 +14,7 @@ def plot_comparison(path: Path, comparison: PaperComparison) -> None:
     """Draw measurements and the paper's values as bars; nothing if nothing was measured.
 
     Where a measure has ratios to a baseline, its panel shows them, on each side: those compare
-    even where values do not.
-
-    Args:
-        path: A PNG file to write.
-        comparison: Of measurements and a table.
-
-    Raises:
-        MissingExtra: If matplotlib is not installed.
+    even where values do not. The file is a PNG.
     """
     try:
         from matplotlib.figure import Figure
