@@ -1,5 +1,6 @@
 """`univerb index`: documents to a corpus on disk."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,11 +8,13 @@ import typer
 
 from univerb.cli.batch import WorkerOptions
 from univerb.cli.console import console, escape, print_json, show_warnings
-from univerb.cli.flags import Flags, with_flags
+from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags, parse_sizes
 from univerb.cli.progress import format_size, progress_bars
-from univerb.corpus.manifest import CorpusSettings
+from univerb.corpus import Corpus, open_corpus
+from univerb.corpus.manifest import MANIFEST, CorpusSettings
+from univerb.corpus.shards import digest
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,13 +22,23 @@ if TYPE_CHECKING:
     from univerb.corpus.manifest import Manifest
     from univerb.phrase import Document
 
-CORPUS = "Corpus"
+
+class ChangeOptions(Options):
+    """How to change a corpus that exists."""
+
+    remove: list[str] = []
+    """Remove the document of this name. Repeatable."""
+    replace: bool = False
+    """Let documents replace others of the same name."""
+    dry_run: bool = False
+    """Estimate size and time, build nothing."""
 
 
 @with_flags
 def index(
+    change: Annotated[ChangeOptions, Flags("Changes")],
     settings: Annotated[
-        CorpusSettings, Flags(CORPUS, without=("sizes",), names={"dtype": "vector_dtype"})
+        CorpusSettings, Flags("Corpus", without=("sizes",), names={"dtype": "vector_dtype"})
     ],
     work: Annotated[WorkerOptions, Flags("Workers", only=("workers", "ray", "ray_address"))],
     model: TorchFlags,
@@ -33,21 +46,10 @@ def index(
         list[str] | None, typer.Argument(help="Documents, folders, or - for stdin.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The corpus.")] = Path("corpus.uv"),
-    remove: Annotated[
-        list[str] | None, typer.Option(help="Remove the document of this name. Repeatable.")
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Let documents replace others of the same name.")
-    ] = False,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            help="Shortest and longest phrase, in tokens; 2-8 by default.", rich_help_panel=CORPUS
-        ),
+        typer.Option(help="Shortest and longest phrase, in tokens; 2-8 by default."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate size and time, build nothing.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Build a corpus once: retrieval index, phrases and their vectors. Adds to an existing one."""
@@ -55,47 +57,64 @@ def index(
     from univerb.parallel import make_workers
 
     show_warnings()
-    if not docs and not remove:
+    if not docs and not change.remove:
         raise OptionError("give documents to add, or --remove with the name of one to remove.")
     if output.exists() and not output.is_dir():
         raise OptionError(f"{str(output)!r} is a file; a corpus is a folder. Name another.")
-    typed = settings.model_dump(include=settings.model_fields_set)
-    typed |= {"sizes": parse_sizes(sizes)} if sizes else {}
-    documents = read_documents(*docs) if docs else []
-    if (output / "manifest.json").is_file():
-        settings = _existing_settings(output, typed)
-        if not replace:
-            _check_names(output, documents)
-    elif remove:
+    corpus = open_corpus(output) if (output / MANIFEST).is_file() else None
+    if change.remove and corpus is None:
         raise OptionError(f"{str(output)!r} is no corpus yet, so nothing can be removed from it.")
-    else:
-        settings = check_settings(CorpusSettings(**typed))
+    settings = _settings(corpus, settings, sizes)
+    documents = read_documents(*docs) if docs else []
+    if corpus is not None and not change.replace:
+        _check_names(corpus, documents)
     workers = make_workers(work.workers, work.ray, work.ray_address)
     lm = load_model(**dict(model))
-    from univerb.corpus.build import CorpusBuilder
-
-    if dry_run:
+    if change.dry_run:
         from univerb.corpus.estimate import estimate
 
         _show_estimate(estimate(documents, lm, settings), as_json)
         return
+    from univerb.corpus.build import CorpusBuilder
+
     with progress_bars() as show:
         builder = CorpusBuilder(
             output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
         )
-        if remove:
-            manifest = builder.remove(remove)
+        if change.remove:
+            manifest = builder.remove(change.remove)
         if documents:
             manifest = builder.add(documents)
     _show(output, manifest, as_json)
 
 
-def _check_names(folder: Path, documents: "list[Document]") -> None:
-    """Refuse documents that would replace others unasked."""
-    from univerb.corpus import open_corpus
-    from univerb.corpus.shards import digest
+def _settings(corpus: Corpus | None, typed: CorpusSettings, sizes: str | None) -> CorpusSettings:
+    """Return the settings of an existing corpus, which typed ones must equal, or of a new one."""
+    from univerb.documents.sentences import splitter_named
+    from univerb.phrases.ngrams import checked_sizes
+    from univerb.retrieval.methods import method_named
 
-    known = {listed["name"]: listed["digest"] for listed in open_corpus(folder).listed()}
+    existing = corpus.manifest.settings if corpus else typed
+    changes = typed.model_dump(include=typed.model_fields_set)
+    changes |= {"sizes": checked_sizes(parse_sizes(sizes))} if sizes else {}
+    # The method's defaults and paths are spelled out, so that they mean the same elsewhere.
+    changes |= {"method": method_named(typed.method).name} if "method" in changes else {}
+    settings = existing.model_copy(update=changes)
+    splitter_named(settings.splitter)
+    if settings.sizes[0] < 2:
+        raise OptionError(f"sizes are {sizes}; a stored phrase has at least 2 tokens.")
+    for name in changes:
+        if corpus and changes[name] != getattr(existing, name):
+            raise OptionError(
+                f"{str(corpus.folder)!r} was built with {name} = {getattr(existing, name)!r}. "
+                "Leave that out to add to it, or build into another folder."
+            )
+    return settings
+
+
+def _check_names(corpus: Corpus, documents: "list[Document]") -> None:
+    """Refuse documents that would replace others unasked."""
+    known = {listed["name"]: listed["digest"] for listed in corpus.listed()}
     changed = [d.name for d in documents if known.get(d.name, digest(d.text)) != digest(d.text)]
     if changed:
         raise OptionError(
@@ -103,34 +122,6 @@ def _check_names(folder: Path, documents: "list[Document]") -> None:
             f"{changed[0]!r}. Give --replace if they are newer versions; if they are other "
             "documents, index their parent folder, so that their names differ."
         )
-
-
-def _existing_settings(folder: Path, typed: dict[str, object]) -> CorpusSettings:
-    """Return the settings of an existing corpus; typed ones must not differ."""
-    from univerb.corpus import open_corpus
-
-    existing = open_corpus(folder).manifest.settings
-    requested = check_settings(CorpusSettings(**existing.model_dump() | typed))
-    for name in typed:
-        if getattr(requested, name) != getattr(existing, name):
-            raise OptionError(
-                f"{str(folder)!r} was built with {name} = {getattr(existing, name)!r}. Leave that "
-                "out to add to it, or build into another folder."
-            )
-    return existing
-
-
-def check_settings(settings: CorpusSettings) -> CorpusSettings:
-    """Check the names in settings, and spell out the retrieval method's defaults and paths."""
-    from univerb.documents.sentences import splitter_named
-    from univerb.phrases.ngrams import checked_sizes
-    from univerb.retrieval.methods import method_named
-
-    splitter_named(settings.splitter)
-    low, _ = checked_sizes(settings.sizes)
-    if low < 2:
-        raise OptionError(f"sizes begin at {low}; a stored phrase has at least 2 tokens.")
-    return settings.model_copy(update={"method": method_named(settings.method).name})
 
 
 def _show(folder: Path, manifest: "Manifest", as_json: bool) -> None:
@@ -146,8 +137,6 @@ def _show(folder: Path, manifest: "Manifest", as_json: bool) -> None:
 
 
 def _show_estimate(cost: "Estimate", as_json: bool) -> None:
-    import dataclasses
-
     if as_json:
         print_json(dataclasses.asdict(cost))
         return
