@@ -185,7 +185,7 @@ class CorpusBuilder:
             phrases_key(entries, self.settings, vectors),
             lambda folder: write_phrases(folder, *phrases, rows),
         )
-        return Manifest(
+        manifest = Manifest(
             settings=self.settings,
             tokenizer=self._tokenizer.fingerprint(),
             model=lm.name if lm else "",
@@ -197,8 +197,8 @@ class CorpusBuilder:
             phrases=stored,
             vectors=tuple(vectors),
             phrase_count=len(phrases),
-            **totals(shards),
         )
+        return manifest.model_copy(update=totals(shards))
 
     def _write_index(self, entries: Sequence[ObjectEntry], shards: Sequence[Shard]) -> ObjectEntry:
         self._report("retrieval index", 0, 1)

@@ -178,7 +178,7 @@ class Corpus:
     def verify(self) -> int:
         """Check every byte and every number of the manifest; return the number of bytes."""
         size = sum(self._object(entry).verify() for entry in self.manifest.entries())
-        counts = {**totals(self.shards), "phrase_count": len(self.phrases)}
+        counts = totals(self.shards) | {"phrase_count": len(self.phrases)}
         if self.manifest.model_dump(include=set(counts)) != counts:
             raise corrupt(self.folder / MANIFEST, "has other numbers than the files")
         if self.has_vectors:

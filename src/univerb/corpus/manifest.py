@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from univerb._version import __version__
 from univerb.config import describe
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
+from univerb.corpus.objects import ObjectEntry, StoredObject, StrictModel, corrupt
 from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write
 
@@ -23,14 +23,12 @@ _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=64)]
 
 
-class CorpusSettings(BaseModel):
+class CorpusSettings(StrictModel):
     """What a corpus was built with; a corpus is a function of these and its documents.
 
     They are part of `phrases_key`: a new field requires a new `FORMAT`. What the retrieval method's
     name means is known to `univerb.retrieval` alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     method: str = Field(default="bm25", max_length=4096)
     """Retrieval: bm25, dense:FOLDER, static:FOLDER, or hybrid:NAME+NAME."""
@@ -58,10 +56,8 @@ class CorpusSettings(BaseModel):
             raise OptionError(describe(error, type(self))) from None
 
 
-class Manifest(BaseModel):
+class Manifest(StrictModel):
     """All parts of a corpus."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = Field(default=FORMAT, ge=1, le=1 << 16)
     created_by: str = Field(default=f"univerb {__version__}", max_length=256)

@@ -29,10 +29,14 @@ FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=
 """A path below the object's folder that cannot lead out of it."""
 
 
-class FileSums(BaseModel):
-    """Size and checksums of a file."""
+class StrictModel(BaseModel):
+    """A value that was read from a file: unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FileSums(StrictModel):
+    """Size and checksums of a file."""
 
     size: int = Field(ge=0, le=1 << 48)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -40,10 +44,8 @@ class FileSums(BaseModel):
     """CRC-32 of each block, as hexadecimal digits."""
 
 
-class ObjectSums(BaseModel):
+class ObjectSums(StrictModel):
     """The checksums of all files of an object."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: dict[FileName, FileSums]
 
@@ -53,10 +55,8 @@ class ObjectSums(BaseModel):
         return {name: sums.size for name, sums in self.files.items()}
 
 
-class ObjectEntry(BaseModel):
+class ObjectEntry(StrictModel):
     """An object's entry in a manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z]+-[0-9a-f]{32}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")

@@ -196,21 +196,12 @@ class Shard:
         return {name.removeprefix(_FEATURE): self._stored.array(name) for name in names}
 
 
-class Totals(TypedDict):
-    """What shards hold, by the manifest's names."""
-
-    documents: int
-    chunks: int
-    characters: int
-    tokens: int
-
-
-def totals(shards: Sequence[Shard]) -> Totals:
-    """Count what shards hold."""
+def totals(shards: Sequence[Shard]) -> dict[str, int]:
+    """Count what shards hold, by the manifest's names."""
     listed = [document for shard in shards for document in shard.listed]
-    return Totals(
-        documents=len(listed),
-        chunks=sum(len(shard.chunks) for shard in shards),
-        characters=sum(document["characters"] for document in listed),
-        tokens=sum(int((shard.arrays().ids >= 0).sum()) for shard in shards),
-    )
+    return {
+        "documents": len(listed),
+        "chunks": sum(len(shard.chunks) for shard in shards),
+        "characters": sum(document["characters"] for document in listed),
+        "tokens": sum(int((shard.arrays().ids >= 0).sum()) for shard in shards),
+    }

@@ -1,5 +1,6 @@
 """64-bit hashes of any span of a sequence, fast lookup of hashes, and helpers for ragged arrays."""
 
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy
@@ -74,8 +75,9 @@ def ranges(begin: Ints, end: Ints) -> Ints:
 
 def split_ids(ids: NDArray[numpy.int32], ends: Ints) -> list[tuple[int, ...]]:
     """Split concatenated ids at the end of each."""
-    flat, edges = ids.tolist(), ends.tolist()
-    return [tuple(flat[a:b]) for a, b in zip([0, *edges[:-1]], edges, strict=bool(edges))]
+    edges = [0, *ends.tolist()]
+    flat = ids[: edges[-1]].tolist()
+    return [tuple(flat[begin:end]) for begin, end in pairwise(edges)]
 
 
 def prepend_zero(totals: NDArray[_Number]) -> NDArray[_Number]:
