@@ -1,4 +1,4 @@
-"""Documents, and the phrases that are taken from them.
+"""Documents, and the phrases that they contain.
 
 A phrase is a tuple of the LM's own token ids (its key) and the text they spell. It carries all its
 source spans, so that whatever a model writes with it can be traced.

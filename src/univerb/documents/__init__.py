@@ -1,1 +1,1 @@
-"""Files to text with places: formats, markup, sentences, chunks."""
+"""Documents: files to text; formats, markup, sentences, chunks."""
