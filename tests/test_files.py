@@ -16,7 +16,6 @@ from univerb.files import (
     atomic_folder,
     atomic_path,
     atomic_write,
-    atomic_write_json,
     exclusive_lock,
     remove_drafts,
 )
@@ -44,8 +43,6 @@ def test_a_write_replaces_the_file_with_plain_permissions(tmp_path):
     assert path.read_bytes() == "grün".encode()
     atomic_write(path, b"\xff")
     assert path.read_bytes() == b"\xff"
-    atomic_write_json(path, {"b": ["ü"], "a": 1})
-    assert path.read_text(encoding="utf-8") == '{\n  "b": [\n    "ü"\n  ],\n  "a": 1\n}\n'
     (tmp_path / "plain").touch()
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert names(tmp_path) == ["file", "plain"]

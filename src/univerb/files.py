@@ -23,11 +23,6 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def atomic_write_json(path: Path, value: Any) -> None:  # noqa: ANN401  (JSON can be anything)
-    """Write a value as indented JSON in one step."""
-    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a path to write a file to; the file replaces `path` when the block ends.

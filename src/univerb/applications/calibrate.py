@@ -9,7 +9,6 @@ for every bias: it is what sampling depends on.
 """
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from univerb.corpus.corpus import PROFILE, Corpus, CorpusProfile
 from univerb.errors import DocumentError
+from univerb.files import atomic_write
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import (
     Floats,
@@ -196,9 +196,7 @@ def save_profile(corpus: Corpus, lm: DynamicLM, found: Calibration) -> None:
     profile = CorpusProfile(
         encoder=lm.fingerprint(), phrase_bias=found.phrase_bias, tolerance=found.tolerance
     )
-    draft = corpus.folder / f".{PROFILE}.{os.getpid()}"
-    draft.write_text(profile.model_dump_json(indent=2), encoding="utf-8")
-    os.replace(draft, corpus.folder / PROFILE)
+    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
 
 
 @torch.inference_mode()
