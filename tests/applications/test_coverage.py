@@ -53,12 +53,6 @@ def brute_force(keys: set[tuple[int, ...]], document: Document, tokenizer: Token
     sizes = (2, 3)
     for line in text.lines():
         ids = text.ids[line].tolist()
-        own = range(line.start, line.stop)
-        for size in sizes:
-            windows = [at for at in text.windows(size).tolist() if at in own]
-            total.windows[size] += len(windows)
-            known = [tuple(text.ids[at : at + size].tolist()) in keys for at in windows]
-            total.candidates[size] += sum(known)
         place = 0
         while place < len(ids):
             allowed = [
@@ -69,16 +63,15 @@ def brute_force(keys: set[tuple[int, ...]], document: Document, tokenizer: Token
             ]
             size = max(allowed, default=1)
             total.units += 1
-            total.covered[size] += size * (size > 1)
+            total.covered += size * (size > 1)
             place += size
         total.tokens += len(ids)
     return total
 
 
 def assert_same(found: Coverage, expected: Coverage) -> None:
-    assert (found.tokens, found.units) == (expected.tokens, expected.units)
-    for name in ("covered", "windows", "candidates"):
-        assert +getattr(found, name) == +getattr(expected, name)
+    counts = [(total.tokens, total.units, total.covered) for total in (found, expected)]
+    assert counts[0] == counts[1]
 
 
 class TestByHand:
@@ -87,23 +80,18 @@ class TestByHand:
         found = table_coverage(corpus, [held_out], tokenizer)
         # [the tenant shall] day [the tenant] premises
         assert (found.tokens, found.units) == (7, 4)
-        assert found.covered == {3: 3, 2: 2}
-        assert found.windows == {2: 6, 3: 5}
-        # the tenant, tenant shall, the tenant; the tenant shall
-        assert found.candidates == {2: 3, 3: 1}
+        assert found.covered == 5
         assert found.phrases == 3
         assert found.compression == 4 / 7
         assert found.share == 5 / 7
         data = json.loads(json.dumps(found.to_dict()))
-        assert data["covered_share_by_length"] == {"2": 2 / 7, "3": 3 / 7}
-        assert data["candidate_share_by_length"] == {"2": 3 / 6, "3": 1 / 5}
         assert data["units_per_token"] == 4 / 7
 
     def test_documents_add_up(self, corpus, tokenizer):
         held_out = Document("the tenant shall day the tenant premises")
         found = table_coverage(corpus, [held_out] * 3, tokenizer)
         assert (found.tokens, found.units) == (21, 12)
-        assert found.covered == {3: 9, 2: 6}
+        assert found.covered == 15
 
     def test_nothing_is_covered_of_nothing(self, corpus, tokenizer):
         found = table_coverage(corpus, [], tokenizer)
@@ -113,12 +101,6 @@ class TestByHand:
     def test_a_line_break_ends_a_phrase(self, corpus, tokenizer):
         found = table_coverage(corpus, [Document("the tenant\nshall day")], tokenizer)
         assert (found.tokens, found.units) == (4, 3)
-
-    def test_what_may_be_no_phrase_does_not_count_as_missed(self, corpus, tokenizer):
-        text = "the tenant<|endoftext|> shall day"
-        found = table_coverage(corpus, [Document(text)], tokenizer)
-        assert found.windows == {2: 2, 3: 0}
-        assert found.candidates == {2: 1, 3: 0}
 
 
 class TestBruteForce:
@@ -137,16 +119,14 @@ class TestBruteForce:
         document = Document(text)
         chunks = [hit.chunk for hit in corpus.search("landlord", k)]
         stored = set(corpus.phrases.ids(numpy.arange(len(corpus.phrases))))
-        every = {
+        keys = stored & {
             phrase.ids
             for chunk in chunks
             for phrase in ngrams((2, 3))(Document(chunk.text), tokenizer)
         }
-        for others, keys in ((False, every & stored), (True, every)):
-            passages = [("landlord", document)]
-            found = retrieved_coverage(corpus, passages, tokenizer, k, others=others)
-            assert_same(found, brute_force(keys, document, tokenizer))
-            assert (found.passages, found.phrases) == (1, len(keys))
+        found = retrieved_coverage(corpus, [("landlord", document)], tokenizer, k)
+        assert_same(found, brute_force(keys, document, tokenizer))
+        assert (found.passages, found.phrases) == (1, len(keys))
 
 
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -158,7 +138,7 @@ class TestPassages:
         prefix=st.integers(1, 8),
         length=st.integers(1, 8),
     )
-    @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_beginning_and_rest_begin_the_document(self, tokenizer, texts, prefix, length):
         documents = [Document(text, str(number)) for number, text in enumerate(texts)]
         found = passages_of(documents, tokenizer, prefix, length)

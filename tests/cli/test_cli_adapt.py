@@ -24,12 +24,10 @@ def domain(tmp_path) -> Path:
 
 
 def test_adapt_indexes_calibrates_and_reports(run, model, domain, tmp_path):
-    corpus, report = tmp_path / "c.uv", tmp_path / "report"
-    ran = run("adapt", domain, "-o", corpus, "--model", model, "--report", report, "--json")
+    corpus = tmp_path / "c.uv"
+    ran = run("adapt", domain, "-o", corpus, "--model", model, "--json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
-    assert found == json.loads((report / "adapt.json").read_text())
-    assert (report / "adapt.png").read_bytes().startswith(b"\x89PNG")
     # Every tenth document is held out, and repeated text is nearly all phrases.
     assert found["before"]["all_phrases"]["units_per_token"] == 1.0
     assert found["after"]["all_phrases"]["units_per_token"] < 0.5

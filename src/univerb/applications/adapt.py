@@ -1,6 +1,6 @@
 """Domain adaptation without training: index the domain's text, then measure what that brings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,17 +23,15 @@ from univerb.parallel import Workers
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
 
-_EVERY = 10
-_EACH = 16
-"""Passages of one held-out document."""
-_MOST = 50
+PASSAGES_PER_DOCUMENT = 16
+_HOLD_OUT_EVERY = 10
+_MOST_HELD_OUT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CorpusCoverage:
     """What the phrases of a corpus, or of none, can write of held-out text."""
 
-    label: str
     all_phrases: Coverage
     """With every phrase of the corpus as a candidate."""
     retrieved: Coverage
@@ -41,11 +39,7 @@ class Measured:
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
-        return {
-            "label": self.label,
-            "all_phrases": self.all_phrases.to_dict(),
-            "retrieved": self.retrieved.to_dict(),
-        }
+        return {"all_phrases": self.all_phrases.to_dict(), "retrieved": self.retrieved.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +49,17 @@ class Adaptation:
     corpus: Corpus
     calibration: Calibration | None
     """None for a corpus without vectors."""
-    before: Measured
-    after: Measured
+    before: CorpusCoverage
+    after: CorpusCoverage
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
-        found = self.calibration.to_dict() if self.calibration else None
-        rows = {"before": self.before.to_dict(), "after": self.after.to_dict()}
-        return {"corpus": str(self.corpus.folder), "calibration": found, **rows}
+        return {
+            "corpus": str(self.corpus.folder),
+            "calibration": self.calibration.to_dict() if self.calibration else None,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+        }
 
 
 def adapt(
@@ -88,65 +85,46 @@ def adapt(
             is set apart while it is measured and indexed afterwards.
         before: A corpus to compare with; by default no phrases at all.
         settings: How to build the corpus.
-        k: From how many chunks a passage takes its phrases.
-        limit: On how many passages to calibrate and to measure retrieval.
+        k: Number of chunks that a passage takes its phrases from.
+        limit: Number of passages to calibrate on and to measure retrieval with.
         workers: Who builds.
-        progress: Is told how far it is.
+        progress: Called with the stage, what is done of it, and all of it.
 
     Returns:
-        The corpus and the figures. The calibrated values are kept with the corpus.
+        The corpus and the figures. The calibrated values are stored with the corpus.
     """
-    indexed, kept_out = (documents, held_out) if held_out else split_held_out(documents)
-    _check_unknown(folder, held_out or documents)
+    indexed, measured = (documents, held_out) if held_out else split_held_out(documents)
+    _check_not_indexed(folder, held_out or documents)
     build = partial(build_corpus, folder, lm=lm, workers=workers, progress=progress)
     corpus = build(documents=indexed, settings=settings)
-    passages = passages_of(kept_out, lm.tokenizer, limit=limit, each=_EACH)
+    passages = passages_of(measured, lm.tokenizer, limit=limit, per_document=PASSAGES_PER_DOCUMENT)
     if not passages:
         raise DocumentError(
             "the held-out text has no passage of more than 33 tokens. Give more: --held-out FILE."
         )
-    found = None
+    calibration = None
     if corpus.has_vectors:
-        tell = _stage(progress, "calibration")
-        found = calibrate(lm, corpus, passages, k, progress=tell)
-        save_profile(corpus, lm, found)
-    rows = [
-        measured(label, one, kept_out, lm.tokenizer, k, limit)
-        for label, one in (("before", before), ("after", corpus))
-    ]
+        report = partial(progress, "calibration") if progress else None
+        calibration = calibrate(lm, corpus, passages, k, progress=report)
+        save_profile(corpus, lm, calibration)
+    coverages = [_coverage(c, measured, passages, lm.tokenizer, k) for c in (before, corpus)]
     if not held_out:
         # It was set apart for the measurement only: users get all of their documents.
         corpus = build(documents=documents)
-    return Adaptation(corpus, found, *rows)
+    return Adaptation(corpus, calibration, *coverages)
 
 
-def measured(
-    label: str,
+def _coverage(
     corpus: Corpus | None,
     held_out: Sequence[Document],
+    passages: Sequence[tuple[str, Document]],
     tokenizer: Tokenizer,
-    k: int = 32,
-    limit: int | None = None,
-) -> Measured:
-    """Measure what a corpus brings for held-out text.
-
-    Args:
-        label: What to call it.
-        corpus: The corpus, or None for no phrases.
-        held_out: The text.
-        tokenizer: The LM's.
-        k: From how many chunks a passage takes its phrases.
-        limit: At most so many passages for retrieval.
-
-    Returns:
-        Oracle compression and coverage.
-    """
-    passages = passages_of(held_out, tokenizer, limit=limit, each=_EACH)
+    k: int,
+) -> CorpusCoverage:
     if corpus is None:
         rests = [rest for _, rest in passages]
-        return Measured(label, *(_plain(texts, tokenizer) for texts in (held_out, rests)))
-    return Measured(
-        label,
+        return CorpusCoverage(_uncovered(held_out, tokenizer), _uncovered(rests, tokenizer))
+    return CorpusCoverage(
         table_coverage(corpus, held_out, tokenizer),
         retrieved_coverage(corpus, passages, tokenizer, k),
     )
@@ -166,25 +144,26 @@ def split_held_out(
     Raises:
         DocumentError: If there is too little text to set any apart.
     """
-    if len(documents) >= _EVERY:
-        chosen = set(range(_EVERY - 1, len(documents), _EVERY)[:_MOST])
-        kept = [d for i, d in enumerate(documents) if i not in chosen]
-        return kept, [documents[i] for i in sorted(chosen)]
-    cut = [(document, _tenth(document)) for document in documents]
-    long = [(document, at) for document, at in cut if at]
-    if not long:
+    if len(documents) >= _HOLD_OUT_EVERY:
+        chosen = set(range(_HOLD_OUT_EVERY - 1, len(documents), _HOLD_OUT_EVERY)[:_MOST_HELD_OUT])
+        indexed = [d for i, d in enumerate(documents) if i not in chosen]
+        return indexed, [documents[i] for i in sorted(chosen)]
+    cuts = [(document, _last_tenth(document)) for document in documents]
+    if not any(cut for _, cut in cuts):
         raise DocumentError("there is too little text to hold some out. Give --held-out FILE.")
-    kept = [Document(d.text[:at] if at else d.text, d.name) for d, at in cut]
-    return kept, [Document(d.text[at:], f"{d.name}#held-out") for d, at in long]
+    return (
+        [Document(d.text[: cut or None], d.name) for d, cut in cuts],
+        [Document(d.text[cut:], f"{d.name}#held-out") for d, cut in cuts if cut],
+    )
 
 
-def _check_unknown(folder: str | Path, held_out: Sequence[Document]) -> None:
+def _check_not_indexed(folder: str | Path, held_out: Sequence[Document]) -> None:
     """Refuse to measure on text that the corpus has already."""
     path = Path(folder).expanduser()
     if not (path / MANIFEST).is_file():
         return
     listed = open_corpus(path).listed()
-    names, digests = ({one[key] for one in listed} for key in ("name", "digest"))
+    names, digests = ({document[key] for document in listed} for key in ("name", "digest"))
     for document in held_out:
         if document.name in names or digest(document.text) in digests:
             raise DocumentError(
@@ -193,16 +172,12 @@ def _check_unknown(folder: str | Path, held_out: Sequence[Document]) -> None:
             )
 
 
-def _tenth(document: Document) -> int:
+def _last_tenth(document: Document) -> int:
     """Return where the last tenth of a document begins, at a chunk; 0 if it is too short."""
     chunks = chunked(document)
     return chunks[-max(len(chunks) // 10, 1)].start if len(chunks) > 1 else 0
 
 
-def _plain(texts: Sequence[Document], tokenizer: Tokenizer) -> Coverage:
+def _uncovered(texts: Sequence[Document], tokenizer: Tokenizer) -> Coverage:
     count = sum(len(tokenizer.encode_inside(document.text).ids) for document in texts)
     return Coverage(tokens=count, units=count, passages=len(texts))
-
-
-def _stage(progress: OnProgress | None, name: str) -> Callable[[int, int], None] | None:
-    return (lambda done, total: progress(name, done, total)) if progress else None

@@ -4,7 +4,7 @@ Greedy `unfold` decoding is followed along the true text: at each place the best
 and a phrase is kept as far as the tolerance allows. The calibrated `phrase_bias` and `tolerance`
 are those with the fewest passes among all that write no more wrong tokens than the plain LM does.
 
-The exact likelihood of the text over V + P (`metrics.likelihood`, from the same pass) is reported
+The exact likelihood of the text over V + P (from the same pass) is reported
 for every bias: it is what sampling depends on.
 """
 

@@ -4,21 +4,21 @@ The oracle that is measured always writes the longest phrase that the text goes 
 can save more with this choice rule, so it says what a corpus is worth before any training.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy
 from numpy.typing import NDArray
 
-from univerb.corpus.corpus import Corpus
+from univerb.corpus import Corpus
 from univerb.errors import OptionError
 from univerb.phrase import Document
 from univerb.phrases.hashing import RollingHash
 from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
-Flags = NDArray[numpy.bool_]
+Matches = dict[int, NDArray[numpy.bool_]]
+"""For each size, which n-grams of a text are candidate phrases."""
 
 
 @dataclass(slots=True)
@@ -29,12 +29,8 @@ class Coverage:
     """Base tokens of the text."""
     units: int = 0
     """Units when the longest phrase is always taken."""
-    covered: Counter[int] = field(default_factory=Counter)
-    """Base tokens inside phrases, by the phrase's length."""
-    windows: Counter[int] = field(default_factory=Counter)
-    """N-grams of the text that may be phrases, by length."""
-    candidates: Counter[int] = field(default_factory=Counter)
-    """Those of them that are among the candidate phrases."""
+    covered: int = 0
+    """Base tokens inside phrases."""
     passages: int = 0
     phrases: int = 0
     """Candidate phrases, added up over the passages."""
@@ -47,46 +43,50 @@ class Coverage:
     @property
     def share(self) -> float:
         """The share of base tokens inside phrases."""
-        return sum(self.covered.values()) / self.tokens if self.tokens else 0.0
+        return self.covered / self.tokens if self.tokens else 0.0
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
-        sizes = sorted(self.windows)
         return {
             "passages": self.passages,
             "tokens": self.tokens,
             "units": self.units,
             "units_per_token": self.compression,
             "covered_share": self.share,
-            "covered_share_by_length": {n: self.covered[n] / max(self.tokens, 1) for n in sizes},
-            "candidate_share_by_length": {
-                n: self.candidates[n] / max(self.windows[n], 1) for n in sizes
-            },
             "phrases_per_passage": self.phrases / max(self.passages, 1),
         }
+
+    def add(self, text: TokenizedText, matches: Matches, phrases: int) -> None:
+        """Count a text, for which there were `phrases` candidates; larger sizes come later."""
+        longest = numpy.ones(len(text.ids), dtype=numpy.int64)
+        for size, is_match in matches.items():
+            longest[text.windows(size)[is_match]] = size
+        position, lengths = 0, longest.tolist()
+        while position < len(lengths):
+            self.units += 1
+            self.covered += lengths[position] if lengths[position] > 1 else 0
+            position += lengths[position]
+        self.tokens += len(lengths)
+        self.passages += 1
+        self.phrases += phrases
 
 
 def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tokenizer) -> Coverage:
     """Measure with all phrases of a corpus as candidates."""
-    stored = corpus.phrases
-    total = Coverage()
+    total, stored = Coverage(), corpus.phrases
     for document in documents:
         text = tokenize_lines(document, tokenizer)
         hashes = RollingHash(text.ids)
-        sizes = range(corpus.manifest.settings.sizes[0], corpus.manifest.settings.sizes[1] + 1)
-        known = [stored.find(text.ids, text.windows(n), n, hashes) >= 0 for n in sizes]
-        _count(total, text, dict(zip(sizes, known, strict=True)))
-        total.passages += 1
-        total.phrases += len(stored)
+        matches = {
+            size: stored.find(text.ids, text.windows(size), size, hashes) >= 0
+            for size in _sizes(corpus)
+        }
+        total.add(text, matches, len(stored))
     return total
 
 
 def retrieved_coverage(
-    corpus: Corpus,
-    passages: Sequence[tuple[str, Document]],
-    tokenizer: Tokenizer,
-    k: int = 32,
-    others: bool = False,
+    corpus: Corpus, passages: Sequence[tuple[str, Document]], tokenizer: Tokenizer, k: int = 32
 ) -> Coverage:
     """Measure with the phrases of the chunks that each passage's beginning retrieves.
 
@@ -94,21 +94,17 @@ def retrieved_coverage(
         corpus: Where to retrieve.
         passages: Beginnings, which are the queries, and what follows them, which is measured.
         tokenizer: The LM's.
-        k: From how many chunks.
-        others: Count also the n-grams of the chunks that the corpus does not hold.
+        k: Number of chunks.
 
     Returns:
         The figures over all passages.
     """
     total = Coverage()
     for beginning, rest in passages:
-        found = corpus.select(beginning, tokenizer, k, others=others)
-        keys = {phrase.ids for phrase in found.phrases}
+        keys = {phrase.ids for phrase in corpus.select(beginning, tokenizer, k).phrases}
         text = tokenize_lines(rest, tokenizer)
-        sizes = range(corpus.manifest.settings.sizes[0], corpus.manifest.settings.sizes[1] + 1)
-        _count(total, text, {n: _among(keys, text, n) for n in sizes})
-        total.passages += 1
-        total.phrases += len(keys)
+        matches = {size: _are_in(keys, text, size) for size in _sizes(corpus)}
+        total.add(text, matches, len(keys))
     return total
 
 
@@ -118,17 +114,17 @@ def passages_of(
     prefix: int = 32,
     length: int = 128,
     limit: int | None = None,
-    each: int = 1,
+    per_document: int = 1,
 ) -> list[tuple[str, Document]]:
-    """Cut held-out text into beginnings and what follows (METHOD D.1).
+    """Cut held-out text into beginnings and what follows (docs/method.md, Protocols: WikiText-103).
 
     Args:
         documents: Each gives passages from its beginning on, if it has more tokens than `prefix`.
         tokenizer: The LM's.
         prefix: Tokens of the beginning.
         length: Tokens that follow, at most.
-        limit: At most so many passages, taken evenly.
-        each: At most so many passages of one document.
+        limit: Passages at most, taken evenly.
+        per_document: Passages of one document at most.
 
     Returns:
         Pairs of beginning and rest.
@@ -138,45 +134,32 @@ def passages_of(
     """
     if prefix < 1 or length < 1:
         raise OptionError(f"prefix is {prefix} and length is {length}; give at least 1 token each.")
-    found = list(_passages(documents, tokenizer, prefix, length, each))
-    if limit is None or len(found) <= limit:
-        return found
-    return [found[i * len(found) // limit] for i in range(limit)]
+    passages = list(_passages(documents, tokenizer, prefix, length, per_document))
+    if limit is None or len(passages) <= limit:
+        return passages
+    return [passages[i * len(passages) // limit] for i in range(limit)]
 
 
 def _passages(
-    documents: Iterable[Document], tokenizer: Tokenizer, prefix: int, length: int, each: int
+    documents: Iterable[Document], tokenizer: Tokenizer, prefix: int, length: int, count: int
 ) -> Iterator[tuple[str, Document]]:
     for document in documents:
         # Enough characters for any tokenizer, so that a book is not read for its first page.
-        text = document.text[: 16 * each * (prefix + length)]
+        text = document.text[: 16 * count * (prefix + length)]
         offsets = tokenizer.encode(text).offsets
-        for first in range(0, each * (prefix + length), prefix + length):
-            own = offsets[first : first + prefix + length]
-            if len(own) > prefix:
-                begin, cut, end = own[0][0], own[prefix - 1][1], own[-1][1]
+        for first in range(0, count * (prefix + length), prefix + length):
+            tokens = offsets[first : first + prefix + length]
+            if len(tokens) > prefix:
+                begin, cut, end = tokens[0][0], tokens[prefix - 1][1], tokens[-1][1]
                 if text[begin:cut].strip() and text[cut:end].strip():
                     yield text[begin:cut], Document(text[cut:end], document.name)
 
 
-def _among(keys: set[tuple[int, ...]], text: TokenizedText, size: int) -> Flags:
-    ids = text.ids.tolist()
-    found = [tuple(ids[place : place + size]) in keys for place in text.windows(size).tolist()]
-    return numpy.array(found, dtype=bool)
+def _are_in(keys: set[tuple[int, ...]], text: TokenizedText, size: int) -> NDArray[numpy.bool_]:
+    ids, starts = text.ids.tolist(), text.windows(size).tolist()
+    return numpy.array([tuple(ids[at : at + size]) in keys for at in starts], dtype=bool)
 
 
-def _count(total: Coverage, text: TokenizedText, candidates: dict[int, Flags]) -> None:
-    """Add a text, of which it is known, size by size, which n-grams are candidates."""
-    best = numpy.ones(len(text.ids), dtype=numpy.int64)
-    for size, known in candidates.items():
-        places = text.windows(size)
-        total.windows[size] += len(places)
-        total.candidates[size] += int(known.sum())
-        best[places[known]] = size
-    place, longest = 0, best.tolist()
-    while place < len(longest):
-        total.units += 1
-        if longest[place] > 1:
-            total.covered[longest[place]] += longest[place]
-        place += longest[place]
-    total.tokens += len(longest)
+def _sizes(corpus: Corpus) -> range:
+    shortest, longest = corpus.manifest.settings.sizes
+    return range(shortest, longest + 1)

@@ -1,6 +1,6 @@
 """`univerb adapt`: index a domain's text, calibrate, and show what that brings."""
 
-import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,20 +10,16 @@ from rich.table import Table
 from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
 from univerb.cli.flags import with_flags
 from univerb.cli.loading import load_model
-from univerb.cli.options import AsJson, TorchFlags, make_folder
+from univerb.cli.options import AsJson, TorchFlags
 from univerb.cli.progress import progress_bars
 
 if TYPE_CHECKING:
-    from univerb.applications.adapt import Adaptation, Measured
+    from univerb.applications.adapt import CorpusCoverage
     from univerb.applications.calibrate import Calibration
 
-_FEW = 1000
-HeldOut = Annotated[
-    list[str] | None,
-    typer.Option("--held-out", help="Text of the domain that is not indexed. Repeatable."),
-]
-Passages = Annotated[int, typer.Option(min=1, help="Calibrate on so many.")]
-Chunks = Annotated[int, typer.Option("-k", min=1, help="Phrases from how many chunks.")]
+_FEW_TOKENS = 1000
+Passages = Annotated[int, typer.Option(min=1, help="Passages to calibrate on.")]
+Chunks = Annotated[int, typer.Option("-k", min=1, help="Chunks to take phrases from.")]
 
 
 @with_flags
@@ -31,16 +27,15 @@ def adapt(
     docs: Annotated[list[str], typer.Argument(help="Text of the domain: files or folders.")],
     model: TorchFlags,
     output: Annotated[Path, typer.Option("-o", "--output", help="The corpus.")] = Path("corpus.uv"),
-    held_out: HeldOut = None,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="Text of the domain that is not indexed. Repeatable.")
+    ] = None,
     before: Annotated[
         Path | None, typer.Option(help="Compare with this corpus instead of no phrases.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write adapt.json and adapt.png into this folder.")
-    ] = None,
     k: Chunks = 32,
     passages: Passages = 32,
-    max_phrases: Annotated[int, typer.Option(help="Store at most so many.")] = 2_000_000,
+    max_phrases: Annotated[int, typer.Option(help="Phrases to store at most.")] = 2_000_000,
     vectors: Annotated[bool, typer.Option(help="Encode the phrases and calibrate.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Work on Ray.")] = False,
@@ -54,11 +49,9 @@ def adapt(
     from univerb.parallel import make_workers
 
     show_warnings()
-    if report:
-        make_folder("--report", report)
     settings = CorpusSettings(max_phrases=max_phrases, vectors=vectors)
     documents = read_documents(*docs)
-    kept_out = read_documents(*held_out) if held_out else None
+    held_out_documents = read_documents(*held_out) if held_out else None
     other = open_corpus(before) if before else None
     pool = make_workers(workers, ray or ray_address is not None, ray_address)
     lm = load_model(**dict(model))
@@ -70,7 +63,7 @@ def adapt(
             lm,
             documents,
             output,
-            kept_out,
+            held_out_documents,
             before=other,
             settings=None if (output / "manifest.json").is_file() else settings,
             k=k,
@@ -78,51 +71,40 @@ def adapt(
             workers=pool,
             progress=show,
         )
-    if report:
-        _write_report(report, result)
     if as_json:
         print_json(result.to_dict())
         return
-    show_measured([result.before, result.after])
+    _show_coverage(result.before, result.after)
     if result.calibration:
         show_calibration(result.calibration)
-    console.print(f"[dim]use it:[/] univerb generate PROMPT --corpus {escape(str(output))}")
+    command = f"univerb generate PROMPT --corpus {shlex.quote(str(output))}"
+    console.print(f"[dim]use it:[/] {escape(command)}")
 
 
-def show_measured(rows: "list[Measured]") -> None:
-    """Print what corpora bring, one column each."""
-    table = Table("on held-out text", *(row.label for row in rows), box=None, header_style="dim")
-    figures = [
-        ("units per base token, all phrases", lambda r: f"{r.all_phrases.compression:.3f}"),
-        ("tokens inside phrases, all phrases", lambda r: f"{r.all_phrases.share:.1%}"),
-        ("units per base token, retrieved", lambda r: f"{r.retrieved.compression:.3f}"),
-        ("tokens inside phrases, retrieved", lambda r: f"{r.retrieved.share:.1%}"),
-    ]
-    for name, value in figures:
-        table.add_row(name, *map(value, rows))
+def _show_coverage(before: "CorpusCoverage", after: "CorpusCoverage") -> None:
+    table = Table("on held-out text", "before", "after", box=None, header_style="dim")
+    for name, pair in (
+        ("all phrases", (before.all_phrases, after.all_phrases)),
+        ("retrieved", (before.retrieved, after.retrieved)),
+    ):
+        table.add_row(f"units per base token, {name}", *(f"{c.compression:.3f}" for c in pair))
+        table.add_row(f"tokens inside phrases, {name}", *(f"{c.share:.1%}" for c in pair))
     console.print(table)
 
 
-def show_calibration(found: "Calibration") -> None:
+def show_calibration(calibration: "Calibration") -> None:
     """Print what was calibrated."""
-    best = found.best
+    best, bits = calibration.best, calibration.bits_per_byte
     console.print(
         f"phrase_bias [bold]{best.phrase_bias:g}[/], tolerance [bold]{best.tolerance:g}[/]: "
         f"{best.passes_per_token:.2f} passes per token, {best.error_rate:.1%} of the tokens other "
-        f"than the text's [dim](plain LM {found.plain_error_rate:.1%}; {found.passages} passages, "
-        f"{found.tokens} tokens; bits per byte {found.bits_per_byte[best.phrase_bias]:.3f}, "
-        f"plain {found.plain_bits_per_byte:.3f}, best {min(found.bits_per_byte.values()):.3f})[/]"
+        f"than the text's [dim](plain LM {calibration.plain_error_rate:.1%}; "
+        f"{calibration.passages} passages, {calibration.tokens} tokens; bits per byte "
+        f"{bits[best.phrase_bias]:.3f}, plain {calibration.plain_bits_per_byte:.3f}, best "
+        f"{min(bits.values()):.3f})[/]"
     )
-    if found.tokens < _FEW:
+    if calibration.tokens < _FEW_TOKENS:
         errors.print(
-            f"[yellow]note:[/] {found.tokens} tokens are few to calibrate on. Give more text with "
-            "--held-out, and run `univerb calibrate`."
+            f"[yellow]note:[/] {calibration.tokens} tokens are few to calibrate on. Give more text "
+            "with --held-out, and run `univerb calibrate`."
         )
-
-
-def _write_report(folder: Path, result: "Adaptation") -> None:
-    from univerb.applications.adapt_plot import plot_adaptation
-
-    text = json.dumps(result.to_dict(), indent=2)
-    (folder / "adapt.json").write_text(text + "\n", encoding="utf-8")
-    plot_adaptation(folder / "adapt.png", [result.before, result.after], result.calibration)

@@ -1,5 +1,6 @@
 """`univerb calibrate`: how boldly to use a corpus's phrases, measured on held-out text."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -31,15 +32,18 @@ def calibrate(
     documents = read_documents(*docs)
     lm = load_model(**dict(model))
     note_untrained(lm)
+    from univerb.applications.adapt import PASSAGES_PER_DOCUMENT
     from univerb.applications.calibrate import calibrate as run
     from univerb.applications.calibrate import save_profile
     from univerb.applications.coverage import passages_of
 
-    chosen = passages_of(documents, lm.tokenizer, limit=passages, each=16)
-    with progress_bars() as tell:
-        found = run(lm, opened, chosen, k, progress=lambda d, n: tell("calibration", d, n))
-    save_profile(opened, lm, found)
+    chosen = passages_of(
+        documents, lm.tokenizer, limit=passages, per_document=PASSAGES_PER_DOCUMENT
+    )
+    with progress_bars() as show:
+        calibration = run(lm, opened, chosen, k, progress=partial(show, "calibration"))
+    save_profile(opened, lm, calibration)
     if as_json:
-        print_json(found.to_dict())
+        print_json(calibration.to_dict())
     else:
-        show_calibration(found)
+        show_calibration(calibration)
