@@ -280,13 +280,12 @@ class TestWhole:
         assert tuple(found.bits_per_byte) == module.BIASES
         assert len(found.trials) == len(module.BIASES) * len(module.TOLERANCES)
         assert found.best in found.trials
-        assert (found.phrase_bias, found.tolerance) == found.best[:2]
         for one in found.trials:
             assert 0 < one.passes_per_token <= 1 and 0 <= one.error_rate <= 1
             # Tolerance 0 writes what the plain LM writes.
             assert one.tolerance > 0 or one.error_rate == found.plain_error_rate
         data = json.loads(json.dumps(found.to_dict()))
-        assert data["best"]["phrase_bias"] == found.phrase_bias
+        assert data["best"]["phrase_bias"] == found.best.phrase_bias
         assert len(data["trials"]) == len(found.trials)
 
     def test_without_held_out_text_there_is_nothing_to_measure(self, folder, corpus):

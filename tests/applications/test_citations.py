@@ -104,7 +104,7 @@ def test_a_citation_cannot_be_moved():
     [(0, 0, 5, 0, 5), (1, 0, 5, 0, 99), (1, 0, 0, 0, 0), (1, -5, 0, -5, 0), (1, 0, 99, 0, 5)],
 )
 def test_a_range_that_does_not_exist_is_refused(marker, start, end, first, last):
-    with pytest.raises(PhraseError, match="Cite the place"):
+    with pytest.raises(PhraseError, match="Cite the span"):
         Citation(marker, LAW, start, end, first, last, answer="Every one")
 
 

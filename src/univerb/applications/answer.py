@@ -1,9 +1,12 @@
-"""Answers over documents, whose phrases carry citations that can be checked (METHOD E)."""
+"""Answers over documents, with citations that can be checked.
+
+Paper, section 3.5; docs/method.md, Citation application.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack, get_args
 
 from univerb.applications.citations import (
     Citation,
@@ -30,7 +33,7 @@ Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""
 
 _WHOLE_WORDS = 200
-"""Documents of at most so many words are passages as they are."""
+"""Documents of at most this many words are passages as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON can hold it; `text` is with markers, and ranges are in it."""
         passages = [
-            {
-                "marker": number,
-                "document": p.document,
-                "start": p.start,
-                "end": p.end,
-                "text": p.text,
-            }
+            dict(marker=number, document=p.document, start=p.start, end=p.end, text=p.text)
             for number, p in enumerate(self.passages, 1)
         ]
         return self.generation.to_dict() | {
@@ -102,7 +99,6 @@ def answer(
     encode_marker: bool = False,
     shots: int = 0,
     chat: bool | None = None,
-    retriever: Callable[[Sequence[Chunk]], Retriever] | None = None,
     source: PhraseSource | None = None,
     **options: Unpack[GenerationOptions],
 ) -> Answer:
@@ -111,39 +107,40 @@ def answer(
     Args:
         lm: The LM and its encoder.
         question: What is asked.
-        documents: Documents, or something that finds passages.
-        k: How many passages to show the LM.
+        documents: Documents, which are searched with BM25, or a retriever such as a corpus.
+        k: Passages to show the LM.
         phrases: All n-grams of the passages, their parsed phrases, or none.
         style: Markers after each phrase, at the end of each sentence, or nowhere.
         cite: "best" cites the best ranked passage that has a phrase, "all" each one.
         encode_marker: Make the marker a part of the phrases that the LM chooses from.
         shots: 1 shows the LM a solved example first.
         chat: Use the chat template; by default if there is one.
-        retriever: Makes what searches the documents' chunks; BM25 by default.
         source: Other phrases of a passage than `phrases` names.
-        **options: As `GenerationConfig` explains them; at most 300 tokens unless told.
+        **options: As `GenerationConfig` explains them; at most 300 tokens by default.
 
     Returns:
-        The answer. A stretch is cited only if its source has it letter by letter.
+        The answer. Only what its source has letter by letter is cited.
     """
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
     if shots not in (0, 1):
         raise OptionError(f"shots is {shots}; give 0, or 1 for a solved example.")
     check_choices(style, cite)
-    find = source or _source(phrases)
+    phrase_source = source or _source(phrases)
     is_chat = has_chat(lm) if chat is None else chat
-    defaults: GenerationOptions = (
+    decoding = GenerationConfig(**options).filled(
         {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
     )
-    given = cast(GenerationOptions, {**defaults, **options})
-    room = lm.context_size - GenerationConfig(**given).max_tokens
-    found = find_passages(question, documents, k, retriever)
-    prompt, passages = passages_prompt(lm, question, found, room, shots=shots, is_chat=is_chat)
-    own = citable_phrases(passages, find, lm.tokenizer, encode_marker) if find else ()
-    generation = generate(lm, prompt, lm.vocabulary(own) if find else None, **given)
+    room = lm.context_size - decoding.max_tokens
+    retrieved = find_passages(question, documents, k)
+    prompt, passages = passages_prompt(lm, question, retrieved, room, shots=shots, is_chat=is_chat)
+    vocabulary = None
+    if phrase_source:
+        citable = citable_phrases(passages, phrase_source, lm.tokenizer, encode_marker)
+        vocabulary = lm.vocabulary(citable)
+    generation = generate(lm, prompt, vocabulary, **decoding.options())
     cited = cited_text(generation, passages, style, cite)
-    return Answer(question, cited, passages, generation, truncated=passages != found)
+    return Answer(question, cited, passages, generation, truncated=passages != retrieved)
 
 
 def has_chat(lm: PhraseModel) -> bool:
@@ -154,7 +151,7 @@ def has_chat(lm: PhraseModel) -> bool:
 def passages_prompt(
     lm: PhraseModel,
     question: str,
-    found: tuple[Chunk, ...],
+    passages: tuple[Chunk, ...],
     room: int,
     *,
     shots: int = 0,
@@ -165,8 +162,8 @@ def passages_prompt(
     Args:
         lm: The LM.
         question: What is asked.
-        found: The passages, best first.
-        room: How many tokens the prompt may have; the last position is for the answer.
+        passages: Best first.
+        room: Tokens that the prompt may have; the last position is for the answer.
         shots: 1 shows the LM a solved example first.
         is_chat: Whether to use the chat template.
 
@@ -175,27 +172,25 @@ def passages_prompt(
     """
     special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
 
-    def encode(passages: Sequence[Chunk]) -> list[int]:
-        prompt = without_special(question_prompt(question, passages, shots), special)
+    def encode(shown: Sequence[Chunk]) -> list[int]:
+        prompt = without_special(question_prompt(question, shown, shots), special)
         return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
 
-    return fitted(found, encode, min(room, lm.context_size - 1))
+    return fitted(passages, encode, min(room, lm.context_size - 1))
 
 
 def find_passages(
     question: str,
     documents: Sequence[Document] | Retriever,
     k: int = 3,
-    retriever: Callable[[Sequence[Chunk]], Retriever] | None = None,
 ) -> tuple[Chunk, ...]:
     """Find the passages that a question is about.
 
     Args:
         question: What is asked.
-        documents: Documents, or something that finds passages. Up to `k` short documents are the
-            passages as they are; others are cut into chunks and searched.
-        k: How many at most.
-        retriever: Makes what searches the chunks; BM25 by default.
+        documents: Documents, or a retriever. Up to `k` short documents are the passages as they
+            are; others are cut into chunks and searched with BM25.
+        k: Passages at most.
 
     Returns:
         The passages, best first.
@@ -206,28 +201,26 @@ def find_passages(
     """
     if k < 1:
         raise OptionError(f"k is {k}; show the LM at least 1 passage.")
-    # Told apart by what they can do: a store of documents may be a sequence of them too.
+    # Told apart by what they can do: a corpus may be a sequence of documents, too.
     if not isinstance(documents, Sequence) or hasattr(documents, "search"):
         return _searched(documents, question, k)
     _check_documents(documents)
     if len(documents) <= k and all(len(d.text.split()) <= _WHOLE_WORDS for d in documents):
         return tuple(_whole(document) for document in documents)
-    chunks = [chunk for document in documents for chunk in chunked(document)]
-    if retriever is None:
-        from univerb.retrieval.methods import ChunkIndex
+    from univerb.retrieval.methods import ChunkIndex
 
-        retriever = ChunkIndex
-    return _searched(retriever(chunks), question, k)
+    index = ChunkIndex([chunk for document in documents for chunk in chunked(document)])
+    return _searched(index, question, k)
 
 
 def _searched(retriever: Retriever, question: str, k: int) -> tuple[Chunk, ...]:
-    found = tuple(hit.chunk for hit in retriever.search(question, k)[:k])
-    if not found:
+    passages = tuple(hit.chunk for hit in retriever.search(question, k)[:k])
+    if not passages:
         raise DocumentError(
             f"nothing in the documents fits the question {question[:60]!r}. Ask with words that "
             "occur in them, or give other documents."
         )
-    return found
+    return passages
 
 
 def _whole(document: Document) -> Chunk:
@@ -245,7 +238,7 @@ def _check_documents(documents: Sequence[Document]) -> None:
     if count > 1:
         raise DocumentError(
             f"{count} documents are called {name!r}, so a citation could mean any. Give each a "
-            "name of its own: Document(text, name)."
+            "different name: Document(text, name)."
         )
 
 
@@ -258,6 +251,4 @@ def _source(phrases: Phrases) -> PhraseSource | None:
         from univerb.phrases.parsed import parsed_chunks
 
         return parsed_chunks()
-    raise OptionError(
-        f"phrases is {phrases!r}. {did_you_mean(str(phrases), ('ngrams', 'parsed', 'none'))}"
-    )
+    raise OptionError(f"phrases is {phrases!r}. {did_you_mean(str(phrases), get_args(Phrases))}")

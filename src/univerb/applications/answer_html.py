@@ -5,27 +5,11 @@ from html import escape
 
 from univerb.applications.answer import Answer
 from univerb.applications.citations import Citation, Run
-from univerb.applications.page import colour, page, sourced
+from univerb.applications.page import colour, page, sourced, stylesheet
 from univerb.documents.chunks import Chunk
 
 _CONTEXT = 80
-"""How many characters around a source its popover shows."""
-
-_STYLE = """
-main { max-width: 46rem; }
-h2 { font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; color: var(--soft);
-  margin: 2.5rem 0 .75rem; }
-.answer { font-size: 1.15rem; }
-.marker { font-size: .75em; vertical-align: super; line-height: 0; font-weight: 600;
-  color: color-mix(in srgb, var(--hue) 75%, var(--ink)); text-decoration: none; }
-.pop > span + .where { margin-top: .35rem; }
-.pop > .where + span { margin-top: .75rem; }
-.pop b { background: color-mix(in srgb, var(--hue) var(--strength), transparent); }
-section { background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--hue);
-  border-radius: .5rem; padding: .9rem 1.1rem; margin: 0 0 1rem; font-size: .95rem; }
-section:target { outline: 2px solid var(--hue); }
-section h3 { margin: 0 0 .4rem; font-size: 1rem; overflow-wrap: anywhere; }
-"""
+"""Characters around a source that its popover shows."""
 
 _BODY = """<p class="text answer">{answer}</p>
 {note}<h2>Passages</h2>
@@ -52,7 +36,7 @@ def answer_html(answer: Answer) -> str:
         note=note if answer.truncated else "",
         passages="\n".join(passages),
     )
-    return page(answer.question, body, _STYLE)
+    return page(answer.question, body, stylesheet("answer"))
 
 
 def _run(run: Run) -> str:
@@ -61,9 +45,9 @@ def _run(run: Run) -> str:
         return f"<a {link}>{escape(run.text)}</a>"
     if not run.citations:
         return escape(run.text)
-    places = "; ".join(_where(citation) for citation in run.citations)
+    spans = "; ".join(_where(citation) for citation in run.citations)
     sources = "".join(map(_source, run.citations))
-    return sourced(run.text, sources, _colour(run.citations[0].marker), places)
+    return sourced(run.text, sources, _colour(run.citations[0].marker), spans)
 
 
 def _source(citation: Citation) -> str:
@@ -83,10 +67,10 @@ def _where(citation: Citation) -> str:
 
 
 def _passage(number: int, passage: Chunk, citations: list[Citation]) -> str:
-    place = f"characters {passage.start}-{passage.end}"
+    span = f"characters {passage.start}-{passage.end}"
     return (
         f'<section id="passage-{number}" class="{_colour(number)}">'
-        f'<h3>[{number}] {escape(passage.document)} <span class="where">{place}</span></h3>'
+        f'<h3>[{number}] {escape(passage.document)} <span class="where">{span}</span></h3>'
         f'<p class="text">{"".join(_highlighted(passage, citations))}</p></section>'
     )
 

@@ -28,27 +28,18 @@ from univerb.phrase import Document
 from univerb.phrases.collection import PhraseItem
 
 UNSUPPORTED: dict[str, Any] = {
-    "audio": None,
+    **dict.fromkeys(("audio", "function_call", "functions", "logit_bias", "parallel_tool_calls")),
+    **dict.fromkeys(("prediction", "reasoning_effort", "stream_options", "suffix", "tool_choice")),
+    **dict.fromkeys(("tools", "top_logprobs")),
     "best_of": 1,
     "echo": False,
     "frequency_penalty": 0,
-    "function_call": None,
-    "functions": None,
-    "logit_bias": None,
     "logprobs": False,
     "modalities": ["text"],
     "n": 1,
-    "parallel_tool_calls": None,
-    "prediction": None,
     "presence_penalty": 0,
-    "reasoning_effort": None,
     "response_format": {"type": "text"},
     "stream": False,
-    "stream_options": None,
-    "suffix": None,
-    "tool_choice": None,
-    "tools": None,
-    "top_logprobs": None,
 }
 """OpenAI's fields that are not supported, each with a value that asks for nothing."""
 
@@ -108,7 +99,7 @@ class Body(_Wire):
     user: Name | None = None
 
     def items(self) -> tuple[PhraseItem, ...]:
-        """Return what the request's own phrases are made from.
+        """Return what the request's phrases are made from.
 
         Returns:
             Its phrases and documents.
@@ -117,9 +108,9 @@ class Body(_Wire):
             DocumentError: If two documents have the same name.
         """
         documents: list[Document] = []
-        for number, given in enumerate(self.documents, 1):
-            text, name = (given, None) if isinstance(given, str) else (given.text, given.name)
-            documents.append(Document(text, name or f"document-{number}"))
+        for number, document in enumerate(self.documents, 1):
+            body = DocumentBody(text=document) if isinstance(document, str) else document
+            documents.append(Document(body.text, body.name or f"document-{number}"))
         names = [document.name for document in documents]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -175,8 +166,8 @@ class Line:
     @property
     def digest(self) -> str:
         """What all ids are made of: `custom_id`, or the line's number where that is not enough."""
-        own = None if self.problem else self.custom_id
-        key = f"line {self.number}" if own is None else f"custom_id {own}"
+        is_unique = self.custom_id is not None and not self.problem
+        key = f"custom_id {self.custom_id}" if is_unique else f"line {self.number}"
         return hashlib.sha256(key.encode()).hexdigest()[:24]
 
 

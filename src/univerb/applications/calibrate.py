@@ -1,8 +1,9 @@
 """How boldly to use phrases, measured on held-out text with one pass of the LM per passage.
 
-Greedy `unfold` decoding is followed along the true text: at each place the best unit is chosen,
-and a phrase is kept as far as the tolerance allows. The calibrated `phrase_bias` and `tolerance`
-are those with the fewest passes among all that write no more wrong tokens than the plain LM does.
+Greedy `unfold` decoding is followed along the true text: at each position the best unit is chosen,
+and a phrase is accepted as far as the tolerance allows. The calibrated `phrase_bias` and
+`tolerance` are those with the fewest passes among all that write no more wrong tokens than the
+plain LM does.
 
 The exact likelihood of the text over V + P (from the same pass) is reported
 for every bias: it is what sampling depends on.
@@ -12,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy
@@ -50,11 +52,11 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was found, and the figures it was found on."""
+    """The best values, and the figures of all trials."""
 
     best: Trial
     plain_error_rate: float
-    """Of the LM's own greedy tokens."""
+    """Of the LM's greedy tokens."""
     trials: tuple[Trial, ...]
     plain_bits_per_byte: float
     """Of the LM without phrases."""
@@ -62,16 +64,6 @@ class Calibration:
     """By bias: the exact likelihood of the held-out text."""
     passages: int
     tokens: int
-
-    @property
-    def phrase_bias(self) -> float:
-        """The calibrated bias."""
-        return self.best.phrase_bias
-
-    @property
-    def tolerance(self) -> float:
-        """The calibrated tolerance."""
-        return self.best.tolerance
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
@@ -82,13 +74,13 @@ class Calibration:
 
 
 class _Proposal(NamedTuple):
-    """A phrase that could be chosen at a place."""
+    """A phrase that could be chosen at a position."""
 
     score: float
     right: int
-    """How many of its tokens are kept and agree with the text."""
+    """Number of its tokens that are accepted and agree with the text."""
     is_wrong: bool
-    """Whether the next one is kept too, but does not agree."""
+    """Whether the next token is accepted, too, but does not agree."""
     is_whole: bool
     """Whether there is no next one, in the phrase or in the passage."""
 
@@ -106,7 +98,7 @@ class _Passage:
     """Which column each phrase has."""
     bytes: int
     best: list[int]
-    """The LM's own greedy token at each place."""
+    """The LM's greedy token at each position."""
     top: list[float]
     """Its logit."""
 
@@ -127,10 +119,10 @@ def calibrate(
         lm: The model.
         corpus: Where the phrases come from.
         passages: Held-out text: beginnings, and what follows them.
-        k: From how many chunks each beginning retrieves.
-        biases: What to try.
-        tolerances: What to try.
-        progress: Is told how many passages are done, of how many.
+        k: Number of chunks that each beginning retrieves.
+        biases: Values to try.
+        tolerances: Values to try.
+        progress: Called with the number of passages that are done, and of all.
 
     Returns:
         The best values and the curves.
@@ -143,36 +135,36 @@ def calibrate(
     if corpus.has_vectors:
         lm.attach(corpus)
     totals = numpy.zeros(len(biases) + 1)
-    pairs = [(bias, tolerance) for bias in biases for tolerance in tolerances]
-    counts = Counter[str]()
-    walked: Counter[tuple[float, float, str]] = Counter()
+    passes, errors = Counter[tuple[float, float]](), Counter[tuple[float, float]]()
+    tokens = text_bytes = plain_errors = 0
     for done, (beginning, rest) in enumerate(passages, start=1):
-        seen = _read(lm, corpus.vocabulary(lm, beginning, k), beginning, rest.text)
-        totals += _log_likelihoods(seen, biases)
+        passage = _read(lm, corpus.vocabulary(lm, beginning, k), beginning, rest.text)
+        totals += _log_likelihoods(passage, biases)
         for tolerance in tolerances:
-            proposals = _proposals(seen, tolerance)
+            proposals = _proposals(passage, tolerance)
             for bias in biases:
-                passes, errors = _walked(seen, proposals, bias)
-                walked[bias, tolerance, "passes"] += passes
-                walked[bias, tolerance, "errors"] += errors
-        counts["errors"] += sum(t != b for t, b in zip(seen.ids, seen.best, strict=True))
-        counts["tokens"] += len(seen.ids)
-        counts["bytes"] += seen.bytes
+                counts = _walked(passage, proposals, bias)
+                passes[bias, tolerance] += counts[0]
+                errors[bias, tolerance] += counts[1]
+        plain_errors += sum(t != b for t, b in zip(passage.ids, passage.best, strict=True))
+        tokens += len(passage.ids)
+        text_bytes += passage.bytes
         if progress:
             progress(done, len(passages))
-    size = max(counts["tokens"], 1)
     trials = [
-        Trial(b, t, walked[b, t, "passes"] / size, walked[b, t, "errors"] / size) for b, t in pairs
+        Trial(*pair, passes[pair] / max(tokens, 1), errors[pair] / max(tokens, 1))
+        for pair in product(biases, tolerances)
     ]
-    bits = [bits_per_byte(total, counts["bytes"]) for total in totals.tolist()]
+    bits = [bits_per_byte(total, text_bytes) for total in totals.tolist()]
+    plain_error_rate = plain_errors / max(tokens, 1)
     return Calibration(
-        best=fastest(trials, counts["errors"] / size),
-        plain_error_rate=counts["errors"] / size,
+        best=fastest(trials, plain_error_rate),
+        plain_error_rate=plain_error_rate,
         trials=tuple(trials),
         plain_bits_per_byte=bits[0],
         bits_per_byte=dict(zip(biases, bits[1:], strict=True)),
         passages=len(passages),
-        tokens=counts["tokens"],
+        tokens=tokens,
     )
 
 
@@ -191,10 +183,12 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
     return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.phrase_bias))
 
 
-def save_profile(corpus: Corpus, lm: DynamicLM, found: Calibration) -> None:
-    """Keep the values with the corpus, so that `generate` and `answer` use them with it."""
+def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> None:
+    """Store the values with the corpus, so that `generate` and `answer` use them with it."""
     profile = CorpusProfile(
-        encoder=lm.fingerprint(), phrase_bias=found.phrase_bias, tolerance=found.tolerance
+        encoder=lm.fingerprint(),
+        phrase_bias=calibration.best.phrase_bias,
+        tolerance=calibration.best.tolerance,
     )
     atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
 
@@ -205,8 +199,8 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     ids = lm.tokenizer.encode(beginning + rest).ids
     # Nothing predicts the very first token.
     first = max(len(prompt), 1)
-    given = torch.tensor([ids], device=lm.model.device)
-    hidden = lm.model.base_model(input_ids=given, use_cache=False).last_hidden_state
+    batch = torch.tensor([ids], device=lm.model.device)
+    hidden = lm.model.base_model(input_ids=batch, use_cache=False).last_hidden_state
     states = hidden[0, first - 1 : -1]
     view = lm.tensors(vocabulary)
     scores = (
@@ -226,69 +220,62 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     )
 
 
-def _log_likelihoods(seen: _Passage, biases: Sequence[float]) -> Floats:
+def _log_likelihoods(passage: _Passage, biases: Sequence[float]) -> Floats:
     """Return the log-probability of a passage: without phrases, then with each bias."""
     text = scored_text(
-        match_phrases(seen.ids, list(seen.numbers)),
-        seen.logits.gather(1, torch.tensor(seen.ids)[:, None])[:, 0].numpy(),
-        seen.logits.logsumexp(-1).numpy(),
-        seen.scores.numpy(),
+        match_phrases(passage.ids, list(passage.numbers)),
+        passage.logits.gather(1, torch.tensor(passage.ids)[:, None])[:, 0].numpy(),
+        passage.logits.logsumexp(-1).numpy(),
+        passage.scores.numpy(),
     )
     return numpy.append(bare_likelihood(text), exact_likelihood(text, biases))
 
 
-def _proposals(seen: _Passage, tolerance: float) -> list[_Proposal | None]:
-    """Return the best phrase at each place whose first token the LM could accept.
-
-    Args:
-        seen: A passage.
-        tolerance: Which tokens are accepted.
-
-    Returns:
-        For each place a phrase with its score, how many of its tokens agree with the text, and
-        whether the token after these would be kept although it is wrong.
-    """
-    if not seen.numbers:
-        return [None] * len(seen.ids)
+def _proposals(passage: _Passage, tolerance: float) -> list[_Proposal | None]:
+    """Return, for each position, the best phrase whose first token the LM could accept."""
+    if not passage.numbers:
+        return [None] * len(passage.ids)
     limit = math.log1p(-tolerance) if tolerance < 1 else -math.inf
-    keys = list(seen.numbers)
+    keys = list(passage.numbers)
     first = torch.tensor([key[0] for key in keys])
-    ratios = seen.logits - seen.logits.amax(-1, keepdim=True)
-    scores = seen.scores.masked_fill(ratios[:, first] < limit, -math.inf)
+    ratios = passage.logits - passage.logits.amax(-1, keepdim=True)
+    scores = passage.scores.masked_fill(ratios[:, first] < limit, -math.inf)
     values, numbers = scores.max(-1)
-    found: list[_Proposal | None] = []
-    for place, (value, number) in enumerate(zip(values.tolist(), numbers.tolist(), strict=True)):
+    proposals: list[_Proposal | None] = []
+    for position, (value, number) in enumerate(zip(values.tolist(), numbers.tolist(), strict=True)):
         if value == -math.inf:
-            found.append(None)
+            proposals.append(None)
             continue
         right = 0
-        kept = True
-        for at, token in enumerate(keys[number][: len(seen.ids) - place], start=place):
-            kept = bool(ratios[at, token] >= limit)
-            if not kept or token != seen.ids[at]:
+        is_accepted = True
+        for at, token in enumerate(keys[number][: len(passage.ids) - position], start=position):
+            is_accepted = bool(ratios[at, token] >= limit)
+            if not is_accepted or token != passage.ids[at]:
                 break
             right += 1
-        is_whole = right == min(len(keys[number]), len(seen.ids) - place)
-        found.append(_Proposal(value, right, kept and not is_whole, is_whole))
-    return found
+        is_whole = right == min(len(keys[number]), len(passage.ids) - position)
+        proposals.append(_Proposal(value, right, is_accepted and not is_whole, is_whole))
+    return proposals
 
 
-def _walked(seen: _Passage, proposals: Sequence[_Proposal | None], bias: float) -> tuple[int, int]:
+def _walked(
+    passage: _Passage, proposals: Sequence[_Proposal | None], bias: float
+) -> tuple[int, int]:
     """Follow greedy decoding along a passage and count its passes and its wrong tokens."""
-    passes = errors = place = 0
-    while place < len(seen.ids):
+    passes = errors = position = 0
+    while position < len(passage.ids):
         passes += 1
-        proposal = proposals[place]
-        if proposal is not None and proposal.score + bias > seen.top[place]:
-            place += proposal.right
+        proposal = proposals[position]
+        if proposal is not None and proposal.score + bias > passage.top[position]:
+            position += proposal.right
             if proposal.is_whole:
                 continue
             if proposal.is_wrong:
                 errors += 1
-                place += 1
+                position += 1
                 continue
-            # After a cut the LM's own token is known, but it has to be read like any other.
+            # After a cut the LM's token is known, but it has to be read like any other.
             passes += 1
-        errors += seen.best[place] != seen.ids[place]
-        place += 1
+        errors += passage.best[position] != passage.ids[position]
+        position += 1
     return passes, errors

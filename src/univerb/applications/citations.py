@@ -1,6 +1,6 @@
 """From phrases with sources to citations that anybody can check.
 
-A citation cannot exist unless the passage has, at the place it names, the very text that the
+A citation cannot exist unless the passage has, at the span it names, the very text that the
 answer has: its constructor compares them.
 """
 
@@ -53,7 +53,7 @@ class Citation:
         if self.marker < 1 or not is_inside or not _has(self.passage, span, copy):
             raise PhraseError(
                 f"{copy!r} is not what passage {self.marker} ({self.document!r}) has at "
-                f"{self.start}-{self.end}. Cite the place that the phrase was taken from."
+                f"{self.start}-{self.end}. Cite the span that the phrase was taken from."
             )
 
     @property
@@ -76,7 +76,7 @@ class Typed(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Passage numbers to show at a place of the text."""
+    """Passage numbers to show at a position of the text."""
 
     at: int
     markers: tuple[int, ...]
@@ -126,22 +126,14 @@ class CitedText:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the citations as JSON can hold them, their ranges in the text with markers."""
-        found, at = [], 0
+        citations, at = [], 0
         for run in self.runs():
             for citation in run.citations:
-                found.append(
-                    {
-                        "marker": citation.marker,
-                        "document": citation.document,
-                        "start": citation.start,
-                        "end": citation.end,
-                        "text": citation.text,
-                        "answer_start": at,
-                        "answer_end": at + len(run.text),
-                    }
-                )
+                names = ("marker", "document", "start", "end", "text")
+                span = {"answer_start": at, "answer_end": at + len(run.text)}
+                citations.append({name: getattr(citation, name) for name in names} | span)
             at += len(run.text)
-        return found
+        return citations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +163,7 @@ def citable_phrases(
         encode_marker: Make the passage's marker the end of each phrase's key.
 
     Yields:
-        Phrases whose sources are places in the passages' documents. Left out are those that a
+        Phrases whose sources are spans of the passages' documents. Left out are those that a
         passage does not have letter by letter, because the tokenizer or the source changed them,
         and those with square brackets, which could be taken for markers.
     """
@@ -184,10 +176,10 @@ def citable_phrases(
                 replace(span, start=span.start + passage.start, end=span.end + passage.start)
                 for span in phrase.sources
             ]
-            places = tuple(span for span in moved if _has(passage, span, text))
-            if places and not {"[", "]"} & set(text):
-                found = replace(phrase, sources=places)
-                yield _marked(found, number, tokenizer) if encode_marker else found
+            sources = tuple(span for span in moved if _has(passage, span, text))
+            if sources and not {"[", "]"} & set(text):
+                citable = replace(phrase, sources=sources)
+                yield _marked(citable, number, tokenizer) if encode_marker else citable
 
 
 def cited_text(
@@ -205,12 +197,12 @@ def cited_text(
         The text without the markers that the LM typed; these are shown where the style puts them.
     """
     check_choices(style, cite)
-    text, places, typed = _without_markers(generation, len(passages))
+    text, copies, typed = _without_markers(generation, len(passages))
     sentences = [_Sentence.of(text, *span) for span in split_sentences(text)]
     if style == "sentence":
-        places = [part for place in places for part in place.parts(sentences, text)]
+        copies = [part for copy in copies for part in copy.parts(sentences, text)]
     citations = tuple(
-        citation for place in places for citation in _citations(place, text, passages, cite)
+        citation for copy in copies for citation in _citations(copy, text, passages, cite)
     )
     marks: Iterable[Mark] = ()
     if style == "inline":
@@ -239,8 +231,8 @@ class _Sentence(NamedTuple):
         return cls(start, start + len(words)) if words else cls(start, end)
 
 
-class _Place(NamedTuple):
-    """Where a phrase stands in a text."""
+class _Copy(NamedTuple):
+    """A phrase in a text."""
 
     start: int
     end: int
@@ -260,13 +252,13 @@ class _Place(NamedTuple):
 
 
 def _has(passage: Chunk, span: Span, text: str) -> bool:
-    """Tell whether a passage has a text at a place of its document, as the decoder writes it."""
+    """Tell whether a passage has a text at a span of its document, as the decoder writes it."""
     is_inside = passage.start <= span.start < span.end <= passage.end
-    own = passage.text[span.start - passage.start : span.end - passage.start]
-    if span.document != passage.document or not is_inside or len(own) != len(text):
+    source = passage.text[span.start - passage.start : span.end - passage.start]
+    if span.document != passage.document or not is_inside or len(source) != len(text):
         return False
     # A line that an editor wrapped goes on after a space.
-    return all(a == b or (a, b) == ("\n", " ") for a, b in zip(own, text, strict=True))
+    return all(a == b or (a, b) == ("\n", " ") for a, b in zip(source, text, strict=True))
 
 
 def _marked(phrase: Phrase, number: int, tokenizer: Tokenizer) -> Phrase:
@@ -282,13 +274,13 @@ def _marked(phrase: Phrase, number: int, tokenizer: Tokenizer) -> Phrase:
 
 def _without_markers(
     generation: Generation, passages: int
-) -> tuple[str, list[_Place], tuple[Typed, ...]]:
+) -> tuple[str, list[_Copy], tuple[Typed, ...]]:
     """Take typed markers and surrounding space out of a text, and find its phrases."""
-    raw, places = generation.text, _places(generation)
+    raw, copies = generation.text, _copies(generation)
     gaps = [
         match
         for match in _TYPED.finditer(raw)
-        if all(match.end() <= place.start or place.end <= match.start() for place in places)
+        if all(match.end() <= copy.start or copy.end <= match.start() for copy in copies)
     ]
     cuts = [0, *(edge for gap in gaps for edge in gap.span()), len(raw)]
     whole = "".join(raw[a:b] for a, b in zip(cuts[::2], cuts[1::2], strict=True))
@@ -298,18 +290,18 @@ def _without_markers(
         gone = sum(gap.end() - gap.start() for gap in gaps if gap.end() <= position)
         return min(max(position - gone - lead, 0), len(text))
 
-    kept = [place._replace(start=moved(place.start), end=moved(place.end)) for place in places]
+    copies = [copy._replace(start=moved(copy.start), end=moved(copy.end)) for copy in copies]
     typed = tuple(
         Typed(int(number), moved(gap.end()))
         for gap in gaps
         for number in re.findall(r"\d+", gap[1] or "")
         if 1 <= int(number) <= passages
     )
-    return text, kept, typed
+    return text, copies, typed
 
 
-def _places(generation: Generation) -> list[_Place]:
-    places, at = [], 0
+def _copies(generation: Generation) -> list[_Copy]:
+    copies, at = [], 0
     for piece in generation.pieces:
         if piece.phrase is not None and piece.sources:
             length = piece.sources[0].end - piece.sources[0].start
@@ -318,24 +310,20 @@ def _places(generation: Generation) -> list[_Place]:
             reach = at + len(piece.text) + length
             start = generation.text.find(visible, at, reach)
             if start >= 0:
-                places.append(_Place(start, start + length, piece.sources))
+                copies.append(_Copy(start, start + length, piece.sources))
         at += len(piece.text)
-    return places
+    return copies
 
 
-def _citations(
-    place: _Place, text: str, passages: Sequence[Chunk], cite: Cite
-) -> Iterator[Citation]:
-    copy = text[place.start : place.end]
+def _citations(copy: _Copy, text: str, passages: Sequence[Chunk], cite: Cite) -> Iterator[Citation]:
+    copied = text[copy.start : copy.end]
     for number, passage in enumerate(passages, 1):
-        for span in place.sources:
-            if _has(passage, span, copy):
-                yield Citation(
-                    number, passage, span.start, span.end, place.start, place.end, answer=text
-                )
-                if cite == "best":
-                    return
-                break
+        span = next((span for span in copy.sources if _has(passage, span, copied)), None)
+        if span:
+            span_and_copy = (span.start, span.end, copy.start, copy.end)
+            yield Citation(number, passage, *span_and_copy, answer=text)
+            if cite == "best":
+                return
 
 
 def _inline_marks(citations: Sequence[Citation], typed: Sequence[Typed]) -> Iterator[Mark]:
@@ -357,6 +345,6 @@ def _sentence_marks(
     uses.sort(key=lambda use: use[0])
     limits = [*(sentence.start for sentence in sentences[1:]), None]
     for sentence, limit in zip(sentences, limits, strict=False):
-        own = [m for at, m in uses if at >= sentence.start and (limit is None or at < limit)]
-        if own:
-            yield Mark(sentence.tail, tuple(dict.fromkeys(own))[:_PER_SENTENCE], space=" ")
+        markers = [m for at, m in uses if at >= sentence.start and (limit is None or at < limit)]
+        if markers:
+            yield Mark(sentence.tail, tuple(dict.fromkeys(markers))[:_PER_SENTENCE], space=" ")

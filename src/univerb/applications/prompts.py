@@ -1,4 +1,4 @@
-"""The prompt of a question over numbered passages, in ALCE's shape and our words (METHOD E)."""
+"""The prompt of a question over numbered passages, in ALCE's shape and our words."""
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +34,8 @@ def question_prompt(question: str, passages: Sequence[Chunk], shots: int = 0) ->
     Returns:
         The prompt; each passage is one line.
     """
-    asked, given, solved = _DEMONSTRATION
-    example = f"{_block(asked, given)} {solved}\n\n\n" if shots else ""
+    asked, shown, solved = _DEMONSTRATION
+    example = f"{_block(asked, shown)} {solved}\n\n\n" if shots else ""
     return example + _block(question, passages)
 
 
@@ -62,7 +62,7 @@ def fitted(
     Args:
         passages: What the prompt shows.
         encode: Makes the prompt's token ids of passages.
-        room: How many tokens the prompt may have.
+        room: Tokens that the prompt may have.
 
     Returns:
         The ids, and the passages as the prompt shows them.
@@ -107,7 +107,7 @@ def _shortened(passages: Sequence[Chunk], length: int) -> tuple[Chunk, ...]:
 
 
 def _beginning(text: str, length: int) -> str:
-    """Return at most so many characters, up to the end of a word if one ends there."""
+    """Return at most `length` characters, up to the end of a word if one ends there."""
     if len(text) <= length:
         return text
     part = text[:length]
