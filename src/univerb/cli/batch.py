@@ -1,16 +1,17 @@
 """`univerb batch`: a file of requests, answered by one process or many."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from univerb.cli.console import errors, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import prepare_default
 from univerb.cli.options import COMMON_DECODING, DECODING, MODEL, PHRASES, ModelOptions
+from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
@@ -85,23 +86,14 @@ def batch(
     # Workers have no terminal for transformers to draw bars on.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with _bar() as bar, make_workers(work.workers, work.ray, work.ray_address) as workers:
-        task = bar.add_task("answering", total=None)
+    workers = make_workers(work.workers, work.ray, work.ray_address)
+    with progress_bars() as show, workers:
+        progress = partial(show, "answering")
         summary = run_batch(
-            source,
-            output,
-            settings,
-            workers,
-            restart=work.restart,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            source, output, settings, workers, restart=work.restart, progress=progress
         )
     errors.print(
         f"{summary.requests} requests, {summary.refused} refused, {summary.resumed} from an "
         f"earlier run: {str(output)!r}",
         markup=False,
     )
-
-
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=errors, disable=not errors.is_terminal)
