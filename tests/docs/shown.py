@@ -80,8 +80,7 @@ def wrapped(printed: str) -> str:
     """Return an output as pages show it: seconds left out, long lines broken."""
     lines = SECONDS.sub("; …", printed).rstrip().splitlines()
     return "\n".join(
-        line if len(line) <= WIDTH or "│" in line else textwrap.fill(line, WIDTH)
-        for line in lines
+        line if len(line) <= WIDTH or "│" in line else textwrap.fill(line, WIDTH) for line in lines
     )
 
 

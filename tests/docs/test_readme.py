@@ -1,4 +1,4 @@
-"""Every command of the README is run, every output that it shows compared, every figure looked up."""
+"""Every command of the README is run, and every output that it shows compared."""
 
 import re
 

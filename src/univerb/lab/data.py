@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError
-from univerb.lab.protocols.passages import law_lines
+from univerb.lab.protocols.passages import is_held_out, law_lines
 from univerb.locations import cache_directory
 from univerb.phrase import Document
 
@@ -123,4 +123,4 @@ def _documents(path: Path) -> list[Document]:
     if path.suffix == ".en":
         # Its lines are sentences of different acts, so each is a document.
         return [Document(text, f"{path.name}#{number}") for number, text in law_lines(path)]
-    return read_documents(path)
+    return [document for document in read_documents(path) if not is_held_out(document.name)]

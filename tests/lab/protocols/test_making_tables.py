@@ -11,6 +11,8 @@ import pytest
 
 from conftest import saved_encoder
 from tiny_data import tiny_data
+from univerb.corpus.build import build_corpus
+from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.data import open_or_build
 from univerb.lab.judging.system_texts import read_pairs
@@ -27,7 +29,7 @@ from univerb.lab.protocols.language_tables import (
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
-from univerb.lab.protocols.passages import LAWMT, NATURAL, WIKITEXT
+from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, WIKITEXT, is_held_out
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
@@ -286,3 +288,12 @@ def test_law_retrieves_as_many_chunks_as_the_paper(experiment):
     by_default = replace(experiment, k=None)
     assert by_default.on(LAWMT).setup(1).documents == 512
     assert by_default.on(WIKITEXT).setup(1).documents == 32
+
+
+def test_acts_of_the_corpus_are_refused(experiment, data, tmp_path):
+    acts = read_documents(data / "law/eurlex.jsonl.gz")
+    whole = build_corpus(tmp_path / "all.uv", acts, experiment.lm)
+    with pytest.raises(DocumentError, match="acts that passages are read from.*--remove"):
+        replace(experiment, open_corpus=lambda name: whole).on(ACTS)
+    names = [document["name"] for document in experiment.on(ACTS).corpus.listed()]
+    assert any("eurlex" in name for name in names) and not any(map(is_held_out, names))

@@ -4,13 +4,16 @@ import pytest
 
 from conftest import make_gpt2, make_tokenizer
 from tiny_data import tiny_data
+from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.protocols.passages import (
+    ACTS,
     LAWMT,
     NATURAL,
     TEST_SETS,
     WIKITEXT,
     detokenised,
+    is_held_out,
     read_passages,
 )
 from univerb.modeling.dynamic import DynamicLM
@@ -91,3 +94,12 @@ def test_texts_that_are_too_short(tokenizer, data):
 )
 def test_detokenised(tokens, text):
     assert detokenised(tokens) == text
+
+
+def test_acts_are_those_that_are_held_out(tokenizer, data):
+    acts = read_documents(data / "law/eurlex.jsonl.gz")
+    held_out = {act.name for act in acts if is_held_out(act.name)}
+    assert 0 < len(held_out) < len(acts) / 3
+    passages = read_passages(ACTS, data, tokenizer, 1000)
+    assert {passage.name.rsplit(" ", 1)[0] for passage in passages} == held_out
+    assert not any(is_held_out(f"lease-{number}.txt") for number in range(200))

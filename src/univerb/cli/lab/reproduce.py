@@ -75,7 +75,7 @@ class ScorerOptions(Options):
 
 
 _test_set = typer.Option(
-    help="Only these of a table's: wikitext, wikitext-natural, lawmt.", rich_help_panel=DATA
+    help="Only these of a table's: wikitext, wikitext-natural, lawmt, acts.", rich_help_panel=DATA
 )
 _ablation = typer.Option(
     help="negatives: training settings, as in configs/default/ablation.yaml.", rich_help_panel=DATA

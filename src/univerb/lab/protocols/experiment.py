@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from univerb.corpus.corpus import Corpus
-from univerb.errors import OptionError
+from univerb.errors import DocumentError, OptionError
 from univerb.files import atomic_write
 from univerb.lab.data import describe_corpus
 from univerb.lab.metrics.latency import Latency, latency
@@ -26,7 +26,14 @@ from univerb.lab.protocols.generation_runner import (
     GenerationTask,
 )
 from univerb.lab.protocols.lm_scorer import TextScorer
-from univerb.lab.protocols.passages import PREFIX, TEST_SETS, Passage, read_passages
+from univerb.lab.protocols.passages import (
+    ACTS,
+    PREFIX,
+    TEST_SETS,
+    Passage,
+    is_held_out,
+    read_passages,
+)
 from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.lab.protocols.system_latency import LatencyTimer
 from univerb.lab.protocols.text_quality import QualityMeter, TextQuality
@@ -99,6 +106,8 @@ class TestSetRun:
         lm, limit = experiment.lm, max(experiment.sizes.greedy, experiment.sizes.nucleus)
         self._passages = read_passages(name, experiment.data, lm.tokenizer, limit)
         self.corpus = experiment.open_corpus(self.test_set.corpus)
+        if name == ACTS and self.corpus:
+            check_held_out(self.corpus)
         self._task = replace(experiment.task, k=experiment.k or self.test_set.k)
         protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
         self._cache = ResultCache(experiment.folder, results_key(lm, self.corpus, protocol))
@@ -202,3 +211,14 @@ class TestSetRun:
             device=str(lm.model.device),
         )
         return replace(setup, **changes)
+
+
+def check_held_out(corpus: Corpus) -> None:
+    """Raise DocumentError if a corpus of law has acts that passages are read from."""
+    names = [d["name"] for d in corpus.listed() if is_held_out(d["name"])]
+    if names:
+        raise DocumentError(
+            f"{str(corpus.folder)!r} has {len(names)} acts that passages are read from, such as "
+            f"{names[0]!r}. Remove them with `univerb index --remove`, or leave the corpus out: "
+            "one is built without them."
+        )

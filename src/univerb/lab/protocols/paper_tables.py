@@ -11,7 +11,7 @@ from univerb.lab.protocols.asqa_table import asqa_table
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.language_tables import compression_table, language_table
 from univerb.lab.protocols.negatives_tables import negatives_table
-from univerb.lab.protocols.passages import LAWMT, NATURAL, TEST_SETS, WIKITEXT
+from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, TEST_SETS, WIKITEXT
 from univerb.lab.protocols.preference_tables import human_table, judge_table
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import PaperTable, paper_table
@@ -25,7 +25,8 @@ ASQA = "asqa/asqa_200_with_docs.json.gz"
 _TEST_SETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("main", "main-full", "scale-up", "real-time"), (WIKITEXT, NATURAL)),
     **dict.fromkeys(("negatives", "negatives-full"), (NATURAL,)),
-    **dict.fromkeys(("lawmt", "lawmt-full", "negatives-lawmt-full"), (LAWMT,)),
+    **dict.fromkeys(("lawmt", "lawmt-full"), (LAWMT, ACTS)),
+    "negatives-lawmt-full": (LAWMT,),
 }
 """The test sets of a table; the first is the paper's."""
 _COMPRESSION = {

@@ -12,12 +12,18 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from univerb.documents.chunks import chunked
+from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
 """Tokens of a prefix."""
-WIKITEXT, NATURAL, LAWMT = "wikitext", "wikitext-natural", "lawmt"
+WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
+_ACTS_FILE = "eurlex.jsonl"
+_ACT_WORDS = 256
+"""Words of a passage of an act: more than 160 tokens."""
+_PASSAGES_PER_ACT = 4
 _HEADING = " ="
 _UNKNOWN = "<unk>"
 
@@ -87,6 +93,29 @@ def law_lines(path: Path) -> Iterator[NamedText]:
             yield NamedText(str(number), line.strip())
 
 
+def act_passages(path: Path) -> Iterator[NamedText]:
+    """Yield some passages of whole sentences of each held-out act, without tables of numbers."""
+    for act in read_documents(path):
+        if is_held_out(act.name):
+            chunks = [chunk for chunk in chunked(act, _ACT_WORDS) if _is_prose(chunk.text)]
+            step = max(len(chunks) // _PASSAGES_PER_ACT, 1)
+            for chunk in chunks[::step][:_PASSAGES_PER_ACT]:
+                yield NamedText(f"{act.name} {chunk.start}", " ".join(chunk.text.split()))
+
+
+def is_held_out(name: str) -> bool:
+    """Tell by a document's name whether it is an act that no corpus may have: one in ten."""
+    file, _, act = Path(name).name.partition("#")
+    if not file.startswith(_ACTS_FILE):
+        return False
+    return int(hashlib.sha256(f"{file}#{act}".encode()).hexdigest()[:8], 16) % 10 == 0
+
+
+def _is_prose(text: str) -> bool:
+    letters = sum(character.isalpha() or character.isspace() for character in text)
+    return letters > 0.85 * len(text)
+
+
 TEST_SETS = {
     WIKITEXT: TestSet(
         "wikitext-103 test", "wikitext103/wiki.test.tokens", "wiki", wikitext_paragraphs
@@ -98,6 +127,9 @@ TEST_SETS = {
         natural_paragraphs,
     ),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
+    ACTS: TestSet(
+        "EUR-Lex acts held out of the corpus", "law/eurlex.jsonl.gz", "law", act_passages, k=512
+    ),
 }
 
 
