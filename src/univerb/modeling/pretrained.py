@@ -15,6 +15,7 @@ from univerb.locations import is_offline
 from univerb.modeling.card import read_json_object
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SAFE_FORM = "that transformers knows, with safetensors weights and a tokenizer.json."
 
 ChooseClass = Callable[[PretrainedConfig], Any]
 """Returns the auto class for a config."""
@@ -45,7 +46,7 @@ def load_pretrained(
         offline: Never contact the Hub; by default as the environment says.
 
     Returns:
-        The model in evaluation mode, and its tokenizer.
+        The model in evaluation mode, and its fast tokenizer.
 
     Raises:
         ModelMissing: If it is not on this machine and cannot be downloaded.
@@ -72,6 +73,8 @@ def load_pretrained(
             f"the weights of {str(where)!r} lack {missing[0]} and {len(missing) - 1} more, which "
             f"its config asks for. Get a complete copy. {advice}"
         )
+    if not tokenizer.is_fast:
+        raise ModelError(f"the tokenizer of {str(where)!r} is not a fast one. {advice}")
     return model.eval(), tokenizer
 
 

@@ -21,13 +21,12 @@ from univerb.errors import ModelError
 from univerb.lab.judging.cross_encoder import CARD, read_cross_encoder
 from univerb.lab.judging.pair_windows import outputs, pair_windows
 from univerb.lab.protocols.hf_models import (
-    load_judge,
     longest_input,
     short_name,
     shortened,
 )
 from univerb.locations import locate
-from univerb.modeling.pretrained import dtype_named
+from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 DEFAULT_SCORER = "minilm-l6-nli"
 """The cross-encoder that ships with univerb; `recipes/nli` trains it."""
@@ -182,8 +181,8 @@ def load_entailment(
         model, tokenizer, card = read_cross_encoder(where)
         about = Scorer(card.name, card.threshold, dict(card.accuracies))
         return CrossEncoderEntailment(model.to(device, weights), tokenizer, about, card.max_length)
-    what = "a sequence classifier, or a text-to-text model,"
-    model, tokenizer = load_judge(where, _auto_class, what, dtype=weights, offline=offline)
+    advice = f"Give a sequence classifier, or a text-to-text model, {SAFE_FORM}"
+    model, tokenizer = load_pretrained(where, _auto_class, advice, dtype=weights, offline=offline)
     kind = TextToTextEntailment if _writes_text(model.config) else CrossEncoderEntailment
     return kind(model.to(device), tokenizer, Scorer(short_name(name)))
 

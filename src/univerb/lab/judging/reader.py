@@ -16,13 +16,12 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.errors import ModelError
 from univerb.lab.judging.pair_windows import outputs, pair_windows
 from univerb.lab.protocols.hf_models import (
-    load_judge,
     longest_input,
     short_name,
     shortened,
 )
 from univerb.locations import locate
-from univerb.modeling.pretrained import dtype_named
+from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 PAPER_READER = "gaotianyu1350/roberta-large-squad"
 """The reader of the published figures."""
@@ -111,12 +110,9 @@ def load_reader(
     if it is no such model or cannot be loaded safely.
     """
     weights, where = dtype_named(dtype), locate(name, offline)
-    model, tokenizer = load_judge(
-        where,
-        lambda _: AutoModelForQuestionAnswering,
-        "an extractive question-answering model",
-        dtype=weights,
-        offline=offline,
+    advice = f"Give an extractive question-answering model {SAFE_FORM}"
+    model, tokenizer = load_pretrained(
+        where, lambda _: AutoModelForQuestionAnswering, advice, dtype=weights, offline=offline
     )
     return Reader(model.to(device), tokenizer, short_name(name))
 

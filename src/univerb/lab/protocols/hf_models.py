@@ -1,46 +1,9 @@
-"""The HF models that judge texts, loaded as safely as backbones are.
-
-A judge carries its name, so that no score is printed without it.
-"""
+"""Names and lengths of the HF models that judge texts: no score is printed without its judge."""
 
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
-
-from univerb.errors import ModelError
-from univerb.modeling.pretrained import ChooseClass, load_pretrained
-
-
-def load_judge(
-    where: Path | str,
-    choose_class: ChooseClass,
-    what: str,
-    *,
-    dtype: torch.dtype = torch.float32,
-    offline: bool | None = None,
-) -> tuple[PreTrainedModel, HFTokenizer]:
-    """Load a judge and its fast tokenizer as `load_pretrained` does.
-
-    Args:
-        where: A folder or a Hub id, as `locate` returns it.
-        choose_class: Chooses the auto class by the model's config.
-        what: The kind of model in words, for errors.
-        dtype: Of its weights.
-        offline: Never contact the Hub; by default as the environment says.
-
-    Returns:
-        The model in evaluation mode, and its tokenizer.
-
-    Raises:
-        ModelError: If its tokenizer is not a fast one.
-    """
-    advice = f"Give {what} that transformers knows, with safetensors weights and a tokenizer.json."
-    model, tokenizer = load_pretrained(where, choose_class, advice, dtype=dtype, offline=offline)
-    if not tokenizer.is_fast:
-        raise ModelError(f"the tokenizer of {str(where)!r} is not a fast one. {advice}")
-    return model, tokenizer
 
 
 def short_name(name: str) -> str:
