@@ -26,7 +26,7 @@ def tiny_data(folder: Path, count: int = 6) -> Path:
     law = "\n".join(paragraph(100 + n) for n in range(count))
     (folder / "law" / "lawmt.test.en").write_text(law + "\n")
     (folder / "law" / "jrc-acquis.en").write_text(law.upper() + "\n")
-    acts = [{"title": f"act {n}", "text": paragraph(200 + n, 12)} for n in range(40)]
+    acts = [{"title": f"act {n}", "text": paragraph(200 + n, 12)} for n in range(120)]
     _write(folder / "law" / "eurlex.jsonl.gz", acts)
     articles = [{"id": str(n), "title": f"{n}", "text": paragraph(300 + n, 12)} for n in range(6)]
     _write(folder / "wiki" / "train-00.jsonl.gz", articles)
