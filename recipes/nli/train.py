@@ -46,9 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     config = read_config(options.config, options.data)
-    with ProgressCallback(config.run.steps) as progress:
-        task, processes = make_task(config), Processes.single()
-        result = train(task, config.for_trainer(), options.run, processes, callback=progress)
+    task, processes = make_task(config), Processes.single()
+    callback = ProgressCallback(config.run.steps)
+    with callback.progress:
+        result = train(task, config.for_trainer(), options.run, processes, callback=callback)
     print(f"{result.reason} at step {result.step}; best score {result.best_score}")
     if result.reason != "interrupted":
         write_results(options.results, config.name, evaluate(result.export, options.data))

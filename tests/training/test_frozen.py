@@ -175,7 +175,9 @@ def test_the_teacher_is_the_lm_after_the_true_first_token():
     weight = lm.embeddings.output_weight.detach()
     hidden = states.hidden[after].float()
     total = (hidden @ weight.T).logsumexp(1)
-    given = distillation_loss(logits, rows.ids[:, 0], hidden, total, weight[pairs.second], pairs)
+    loss, weights = distillation_loss(
+        logits, rows.ids[:, 0], hidden, total, weight[pairs.second], pairs
+    )
     phrases = [
         tuple(own.ids[int(w), : int(c) + 1].tolist())
         for w, c in zip(pool.window, pool.column, strict=True)
@@ -185,7 +187,7 @@ def test_the_teacher_is_the_lm_after_the_true_first_token():
         first = int(rows.ids[row, 0])
         offered = sorted({key[1] for key in phrases if key[0] == first})
         if len(offered) < 2:
-            assert given.loss[row] == given.weight[row] == 0
+            assert loss[row] == weights[row] == 0
             continue
         choices += 1
         expects = (hidden[row] @ weight.T).softmax(0)[offered]
@@ -196,8 +198,8 @@ def test_the_teacher_is_the_lm_after_the_true_first_token():
         mine = torch.tensor(scores) / sum(scores)
         teacher = expects / expects.sum()
         wanted = float((teacher * (teacher / mine).log()).sum())
-        assert float(given.loss[row]) == pytest.approx(wanted, abs=1e-4)
-        assert float(given.weight[row]) == pytest.approx(float(expects.sum()), abs=1e-4)
+        assert float(loss[row]) == pytest.approx(wanted, abs=1e-4)
+        assert float(weights[row]) == pytest.approx(float(expects.sum()), abs=1e-4)
     assert choices > 5
 
 

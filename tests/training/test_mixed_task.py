@@ -16,7 +16,7 @@ from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import PhraseEncoder
+from univerb.modeling.encoder import PhraseEncoder, plan
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch_loader import BatchLoader
@@ -232,7 +232,7 @@ def test_a_process_without_rows_takes_part():
     passages = Passages(DOCUMENTS, lm.tokenizer, 48)
     batch = BatchLoader(config, lm, DOCUMENTS, None).load(passages, range(1))
     key = batch.pool.keys[0]
-    pool = Pool([key], [0], [len(key) - 1], [key], 1)
+    pool = Pool(plan([key]), [key], 1)
     alone = encode_pool(lm, pool, ONE)
     for vectors in halves(lambda rank: encode_pool(lm, pool, rank)):
         torch.testing.assert_close(vectors.outputs, alone.outputs)

@@ -93,7 +93,7 @@ def test_the_worked_example_of_the_method():
     ]
     assert batch.pool.golds == 2
     # A row for each gold: with its successors, and alone where it has none.
-    assert sorted(batch.pool.rows) == [(12, 13, 14, 15, 16), (17, 18)]
+    assert sorted(batch.pool.plan.windows) == [(12, 13, 14, 15, 16), (17, 18)]
 
 
 @given(BATCHES, RUNS)
@@ -116,8 +116,8 @@ def test_the_pool_has_what_the_method_says(batch, run, extensions, max_row):
     gold = golds(batch)
     assert pool.keys[: pool.golds] == gold
     assert len(set(pool.keys)) == len(pool.keys)
-    for key, row, column in zip(pool.keys, pool.row, pool.column, strict=True):
-        assert pool.rows[row][: column + 1] == key
+    for key, row, column in zip(pool.keys, pool.plan.row, pool.plan.column, strict=True):
+        assert pool.plan.windows[row][: column + 1] == key
     prefixes = {key[:size] for key in gold for size in range(2, len(key))}
     followed = {key + (len(key) + 4, key[0])[:size] for key in gold for size in (1, 2)}
     for sample in batch:
@@ -134,7 +134,7 @@ def test_the_pool_has_what_the_method_says(batch, run, extensions, max_row):
         assert len(key) <= max_row and BREAK not in key and places(corpus, key)
         assert any(key[: len(g)] == g and len(key) - len(g) <= extensions for g in gold)
     longest = max((len(key) for key in gold), default=0)
-    assert all(len(row) <= max(max_row, longest) for row in pool.rows)
+    assert all(len(row) <= max(max_row, longest) for row in pool.plan.windows)
 
 
 @given(BATCHES)
@@ -155,7 +155,7 @@ def test_a_batch_without_phrases_has_no_pool():
         [sample], flags([sample]), NegativeConfig(), V, GreedyContinuations(make_gpt2(), 2)
     )
     assert mixed.unit_ids.tolist() == mixed.token_ids.tolist()
-    assert mixed.pool.keys == mixed.pool.rows == []
+    assert mixed.pool.keys == mixed.pool.plan.windows == []
     assert true_continuations(mixed) == []
 
 
@@ -168,11 +168,11 @@ def test_one_pass_gives_what_separate_encodings_would(tiny_any_head):
         batch.append(Sample(ids, [(0, 3), (3, 4), (4, 9), *((i, i + 1) for i in range(9, 40))]))
     generations = GreedyContinuations(lm.model, 2)
     pool = collate(batch, flags(batch), NegativeConfig(), V, generations).pool
-    assert len(pool.keys) > 6 * 6 and len(pool.rows) <= 6 * 2
-    longest = max(map(len, pool.rows))
-    rows = torch.tensor([[*row, *[0] * (longest - len(row))] for row in pool.rows])
+    assert len(pool.keys) > 6 * 6 and len(pool.plan.windows) <= 6 * 2
+    longest = max(map(len, pool.plan.windows))
+    rows = torch.tensor([[*row, *[0] * (longest - len(row))] for row in pool.plan.windows])
     with torch.no_grad():
-        hidden = lm.encoder.hidden_states(rows, lm.embeddings)[pool.row, pool.column]
+        hidden = lm.encoder.hidden_states(rows, lm.embeddings)[pool.plan.row, pool.plan.column]
         last = torch.tensor([key[-1] for key in pool.keys])
         first = torch.tensor([key[0] for key in pool.keys])
         rows_in, rows_out = lm.embeddings.input(last), lm.embeddings.output_weight[first]

@@ -1,14 +1,6 @@
-"""A regression that uses all that a task may: shares, gather, memory, dropout, idle parameters.
-
-Also a program, for tests that kill it or start several processes of it:
-    python toy_task.py SETTINGS (a JSON object, see `main`)
-"""
+"""A regression that uses all that a task may: shares, gather, state, dropout, idle parameters."""
 
 import json
-import os
-import signal
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +12,7 @@ from torch import Tensor, nn
 from univerb.training.config import TrainingConfig
 from univerb.training.metrics_logger import LOG
 from univerb.training.processes import Processes
-from univerb.training.snapshots import read_snapshot, snapshot_paths
 from univerb.training.task import TaskLoss
-from univerb.training.trainer import train
 
 SIZE = 6
 
@@ -116,110 +106,3 @@ class ToyTask:
         state = {n: t.detach().contiguous() for n, t in self.net.state_dict().items()}
         save_file(state, folder / "net.safetensors")
         (folder / "step").write_text(str(step))
-
-
-def check_gather(processes: Processes) -> None:
-    """Compare rows and gradients with what one process computes from all rows."""
-    for counts in ([3, 2], [0, 4], [5, 0]):
-        blocks = [torch.arange(n * 2.0).reshape(n, 2) + 10 * r for r, n in enumerate(counts)]
-        own = blocks[processes.rank].clone()
-        # As a task does that has nothing to encode: no rows, and no gradient.
-        leaf = own.requires_grad_() if len(own) else own
-        gathered = processes.gather(leaf)
-        assert torch.equal(gathered, torch.cat(blocks))
-        (gathered**2 * (processes.rank + 1)).sum().backward()
-        if len(own):
-            assert torch.equal(leaf.grad, 2 * own.detach() * 3)
-    with torch.no_grad():
-        whole = processes.gather(torch.tensor([[processes.rank == 0]]))
-    assert whole.tolist() == [[True], [False]]
-    assert processes.all_reduce({"b": 1.0, "a": float(processes.rank)}) == {"b": 2.0, "a": 1.0}
-    assert processes.broadcast({"a": float(processes.rank)}) == {"a": 0.0}
-
-
-def run_job(settings: dict[str, Any], processes: Processes) -> dict[str, Any]:
-    """Train; `stop` is (rank, index): who gets a SIGTERM, and in which micro-batch."""
-    task = ToyTask(processes, **settings.get("task", {}))
-    rank, at = settings.get("stop", (-1, -1))
-
-    def spoil(index: int, loss: Tensor) -> Tensor:
-        if (processes.rank, index) == (rank, at):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return loss
-
-    task.spoil = spoil
-    config = make_config(**settings["config"])
-    result = train(task, config, Path(settings["folder"]), processes)
-    return {"step": result.step, "reason": result.reason, "best_step": result.best_step}
-
-
-def _die_at(name: str, count: int, after: bool) -> None:
-    """Kill this process at the n-th call of a function of `os`."""
-    usual, calls = getattr(os, name), [0]
-
-    def call(*arguments: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == count and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = usual(*arguments)
-        if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(os, name, call)
-
-
-def run_and_kill(job: dict[str, Any], moment: float | list[Any] | None) -> bool:
-    """Train in a child of this process, which has torch already; tell whether it was killed."""
-    child = os.fork()
-    if not child:
-        try:
-            if isinstance(moment, list):
-                _die_at(*moment)
-            run_job(job, Processes.single("cpu"))
-        finally:
-            os._exit(0)
-    if isinstance(moment, float):
-        time.sleep(moment)
-        os.kill(child, signal.SIGKILL)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
-def crash(job: dict[str, Any], moments: list[Any]) -> dict[str, Any]:
-    """Kill a run again and again, look at what is on disk each time, and let it finish.
-
-    A moment is a share of the time that a whole run takes, or a call as in `_die_at`.
-    """
-    # Twice: what torch imports at the first step is not to be imported by each child.
-    for name in ("-warm", "-timed"):
-        began = time.perf_counter()
-        run_job({**job, "folder": job["folder"] + name}, Processes.single("cpu"))
-    seconds = time.perf_counter() - began
-    folder, reached = Path(job["folder"]), []
-    for moment in moments:
-        was_killed = run_and_kill(job, moment * seconds if isinstance(moment, float) else moment)
-        # All that bear a checkpoint's name, not only the newest.
-        steps = [read_snapshot(path).progress.step for path in snapshot_paths(folder)]
-        reached.append([was_killed, max(steps, default=0)])
-    run_and_kill(job, None)
-    return {"reached": reached}
-
-
-def main(settings: dict[str, Any]) -> None:
-    torch.set_num_threads(1)
-    if "moments" in settings:
-        answers = [crash(settings["job"], settings["moments"])]
-    else:
-        processes = Processes.from_environment()
-        if processes.size > 1:
-            check_gather(processes)
-        answers = [run_job(job, processes) for job in settings["jobs"]]
-        is_first = processes.is_first
-        processes.close()
-        if not is_first:
-            return
-    sys.stdout.write(json.dumps(answers))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

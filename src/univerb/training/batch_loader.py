@@ -20,11 +20,8 @@ from univerb.training.suffix_array import SuffixArray
 class BatchLoader:
     """Makes samples of passages, and the pools in which their phrases are contrasted.
 
-    Args:
-        config: The run.
-        lm: The LM that will read them.
-        documents: The training text, where phrases and their continuations are looked up.
-        original: The LM before training, for `generation`.
+    Phrases and their continuations are looked up in the training `documents`; `generation` asks
+    the `original` LM, as it was before training.
     """
 
     def __init__(

@@ -17,27 +17,27 @@ Sizes = Annotated[tuple[int, int], Field(min_length=2, max_length=2)]
 
 
 class Section(BaseModel):
-    """A part of the file; a key that it does not know is a mistake, not a comment."""
+    """A part of the file; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataConfig(Section):
-    """What is read."""
+    """The text."""
 
     documents: tuple[str, ...]
     """Files or folders, relative to the folder that univerb is started in."""
     validation: tuple[str, ...] = ()
     block: int = Field(default=256, ge=8, le=1 << 20)
-    """Tokens of a passage, at most; none crosses a document's end (METHOD A.4.4)."""
+    """Tokens of a passage, at most; none crosses a document's end."""
     limit: int | None = Field(default=None, ge=1)
-    """Read only so many documents."""
+    """Number of documents to read; None for all."""
     passages: int = Field(default=32, ge=1)
-    """Passages of the validation text that the score is computed on."""
+    """Number of passages of the validation text that the score is computed on."""
 
 
 class SampleConfig(Section):
-    """How phrases are put into a passage (METHOD A.4)."""
+    """How phrases are put into a passage (docs/method.md, Training samples)."""
 
     kind: Literal["n-words", "n-ids", "fmm"] = "n-words"
     sizes: Sizes = (2, 5)
@@ -45,14 +45,14 @@ class SampleConfig(Section):
     gap: Sizes = (5, 12)
     """Tokens between two phrases, drawn evenly; at least 5 in the paper. (0, 0) is dense."""
     min_count: int = Field(default=5, ge=1)
-    """fmm: how often a phrase must occur in the training text."""
+    """fmm: fewest occurrences of a phrase in the training text."""
     positions: Positions = "unit"
-    """Where a phrase fed as one vector stands: one place for each unit, as in the paper, or the
-    place of its last token. Decoding must do the same."""
+    """Position of a phrase fed as one vector: units are counted, as in the paper, or it is that of
+    its last token. Decoding must do the same."""
 
 
 class NegativeConfig(Section):
-    """What the gold phrases are told apart from (METHOD A.5)."""
+    """What gold phrases are contrasted with (docs/method.md, Negatives)."""
 
     kinds: tuple[Negative, ...] = ("in-batch", "prefixes", "self-retrieval", "generation")
     extensions: int = Field(default=2, ge=0, le=16)
@@ -60,13 +60,13 @@ class NegativeConfig(Section):
     max_row: int = Field(default=12, ge=2, le=64)
     """Tokens of an encoder row, at most."""
     depth: int = Field(default=1, ge=1, le=1024)
-    """pre-batch: from how many batches before."""
+    """pre-batch: number of earlier batches."""
     mask_true: bool = False
-    """Take pool phrases that the text really goes on with out of the pool where they do."""
+    """Mask pool phrases where the text really continues with them although a token is the label."""
 
 
 class LossConfig(Section):
-    """L = phrase L_p + token L_t + kl L_kl (METHOD A.6)."""
+    """L = phrase L_p + token L_t + kl L_kl (docs/method.md, Losses)."""
 
     phrase: float = Field(default=1.0, ge=0.0, le=1000.0)
     token: float = Field(default=1.0, ge=0.0, le=1000.0)
@@ -78,37 +78,38 @@ class LossConfig(Section):
     teacher: Literal["self", "bare"] = "self"
     """bare: L_kl compares with the LM as it was before training (lora: without the adapter)."""
     chunk: int = Field(default=256, ge=1)
-    """Positions whose |V| logits are in memory at a time."""
+    """Positions whose |V| logits are in memory at a time; does not change the result."""
 
 
 class FrozenConfig(Section):
-    """The `frozen` regime: rows of cached states against a pool (DESIGN 5)."""
+    """Rows of cached states against a pool (docs/method.md, Frozen regime)."""
 
     cache: str | None = None
-    """Where states are kept; by default in univerb's cache folder."""
+    """Folder of the states; by default in univerb's cache folder."""
     groups: int = Field(default=64, ge=1)
-    """How many groups of 16 passages an epoch has: the text that is really used."""
+    """Groups of 16 passages in an epoch: the text that is really used."""
     steps_per_group: int = Field(default=2, ge=1)
-    """Into how many steps the word starts of a group are divided."""
+    """Number of steps into which the word starts of a group are divided."""
     sizes: Sizes = (2, 8)
     """Shortest and longest phrase, in tokens."""
     own: float = Field(default=0.1, gt=0.0, le=1.0)
     """Share of word starts whose own continuation is encoded and may be chosen there."""
     own_weight: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of these rows in the loss; the others choose a phrase only if another place has it."""
+    """Weight of these rows in the loss; for the others a phrase matches only if another window of
+    the pool brought it."""
     decay: float = Field(default=0.6, gt=0.0, le=1.0)
-    """How much rarer each further token makes a gold phrase: 1 draws all lengths evenly."""
+    """Factor by which each further token makes a gold phrase rarer: 1 draws lengths evenly."""
     bank: int = Field(default=4096, ge=0)
     """pre-batch: phrases of earlier steps that stay in the pool, as they were encoded then."""
     marginal: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Weight of the marginal loss, in which any way to write the text is right, as in the exact
-    likelihood; the rest is L_p, in which only the longest phrase is."""
+    """Weight of the marginal loss, in which every segmentation of the text is right; the rest is
+    L_p, in which only the longest phrase is."""
     teacher: float = Field(default=0.0, ge=0.0, le=1000.0)
-    """Weight of the LM's own choice among phrases that begin as the text does."""
+    """Weight of the distillation of the LM's choice among phrases that begin as the text does."""
     sharpen: float = Field(default=1.0, gt=0.0, le=10.0)
-    """Stretch the output head by this factor in the encoder that is written for users."""
+    """Scale the output head by this factor in the exported encoder."""
     input_every: int = Field(default=2, ge=0)
-    """Train the input head at every so many steps; 0 never does."""
+    """Steps from one training of the input head to the next; 0 for never."""
     input_phrases: int = Field(default=96, ge=1)
     """Phrases that are fed as one vector at such a step."""
     input_context: int = Field(default=256, ge=8)
@@ -117,7 +118,7 @@ class FrozenConfig(Section):
 
 
 class OptimiserConfig(Section):
-    """AdamW with a linear schedule (METHOD A.7)."""
+    """AdamW with a linear schedule (docs/method.md, Optimisation)."""
 
     rate: float = Field(default=5e-5, gt=0.0, le=1.0)
     betas: tuple[float, float] = (0.9, 0.999)
@@ -128,21 +129,21 @@ class OptimiserConfig(Section):
 
 
 class RunConfig(Section):
-    """How long, how much at once, and what is kept."""
+    """Length, batches, checkpoints and hardware."""
 
     steps: int = Field(ge=1)
     batch: int = Field(default=4, ge=1)
-    """Passages of one pass over all processes: they share the work, not the result."""
+    """Passages of a micro-batch, over all processes."""
     accumulate: int = Field(default=2, ge=1)
     seed: int = Field(default=0, ge=0)
     save_every: int = Field(default=500, ge=1)
     keep: int = Field(default=2, ge=1)
-    """How many checkpoints stay."""
+    """Number of checkpoints that stay."""
     validate_every: int = Field(default=500, ge=1)
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many validations without a better score."""
+    """Stop after this number of validations without a better score."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast, where the hardware has it."""
+    """bfloat16: autocast."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """How several processes share the parameters."""
     tensorboard: bool = False
@@ -154,8 +155,8 @@ class TrainingConfig(Section):
     model: str = DEFAULT_MODEL
     """The backbone: a folder, a Hub id or the default."""
     encoder_from: str | None = None
-    """Another model as the encoder's body; None for the backbone's first layers. A folder with an
-    encoder that univerb saved goes on from there."""
+    """Another model as the encoder's body, or a folder with an encoder that univerb saved, which is
+    trained further; None for the backbone's first layers."""
     regime: Literal["full", "lora", "frozen"] = "frozen"
     encoder: EncoderConfig = EncoderConfig()
     data: DataConfig
@@ -181,17 +182,7 @@ class TrainingConfig(Section):
 
 
 def read_config(path: Path) -> TrainingConfig:
-    """Read a run's settings.
-
-    Args:
-        path: A YAML file.
-
-    Returns:
-        The settings.
-
-    Raises:
-        OptionError: If it cannot be read, or a value is unknown or out of range.
-    """
+    """Read a run's settings; OptionError if a key is unknown or a value is out of range."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:

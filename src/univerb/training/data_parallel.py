@@ -60,14 +60,9 @@ class ParallelModules:
         return [group for group in split.values() if group]
 
     def run(self, work: Callable[[], Any], *, train: bool = True) -> Any:  # noqa: ANN401
-        """Call a task's function where it can use the modules, and return its result.
+        """Return the result of a task's function, called where it can use the modules.
 
-        Args:
-            work: For training it returns tensors, or tuples and dicts with tensors in them.
-            train: Whether a backward pass follows.
-
-        Returns:
-            The result.
+        With `train` a backward pass follows, from the tensors in a tuple or dict that it returns.
         """
         result = (self._wrapped if train else self.plain)(work)
         if self._is_sharded and not train:
@@ -96,19 +91,16 @@ class ParallelModules:
         for group in self.groups():
             grads = [p.grad for p in group if p.grad is not None]
             if self._is_sharded and not isinstance(group[0], DTensor):
-                self._average(grads)
+                # What FSDP does for the parameters that it shards.
+                for grad in grads:
+                    dist.all_reduce(grad)
+                    grad.div_(self._processes.size)
             norms.append(full_tensor(nn.utils.get_total_norm(grads)))
         norm = float(torch.stack(norms).norm())
         for parameter in self.parameters().values():
             if norm > limit and parameter.grad is not None:
                 parameter.grad.mul_(limit / (norm + 1e-6))
         return norm
-
-    def _average(self, grads: list[Tensor]) -> None:
-        """Do for parameters that FSDP left alone what it does for the others."""
-        for grad in grads:
-            dist.all_reduce(grad)
-            grad.div_(self._processes.size)
 
     @contextmanager
     def full_params(self) -> Iterator[None]:

@@ -3,6 +3,9 @@
 The |V| logits of only `chunk` positions are alive at a time, forward and backward: a chunk keeps
 its hidden states and computes its logits again for its gradient. Sums and counts are separate, so
 that several processes can divide by the counts of the whole batch.
+
+`mixed` (B, M, d) are states of the pass over units, `plain` (B, N, d) of the pass over tokens; ids
+and masks have their shape without d, and masks are False where padded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -59,28 +62,19 @@ class LossSum:
 
 
 def phrase_loss(
-    hidden: Tensor,
+    mixed: Tensor,
     unit_ids: Tensor,
     mask: Tensor,
     expanded: Expanded,
     chunk: int,
     masked: Sequence[PoolEntry] = (),
 ) -> LossSum:
-    """Sum L_p: the cross-entropy of the next unit over V + P.
+    """Sum L_p over all but the first units: the cross-entropy of the next unit over V + P.
 
-    Args:
-        hidden: States of the mixed pass (B, M, d).
-        unit_ids: What was read (B, M).
-        mask: Which units are no padding (B, M).
-        expanded: The output side.
-        chunk: Positions whose logits are in memory at a time.
-        masked: Phrases to leave out of the pool after a unit.
-
-    Returns:
-        The sum over every unit but the first of each passage.
+    `masked` phrases are left out of the pool after a unit.
     """
     scored = mask[:, 1:]
-    states, targets = hidden[:, :-1][scored], unit_ids[:, 1:][scored]
+    states, targets = mixed[:, :-1][scored], unit_ids[:, 1:][scored]
     static_size = expanded.static_size
     masked_rows, masked_columns = _masked_logits(masked, scored, static_size)
 
@@ -96,7 +90,7 @@ def phrase_loss(
         loss = functional.cross_entropy(logits, truth, reduction="sum")
         return loss, torch.stack([right.sum(), fired.sum()])
 
-    total, wins = hidden.sum() * 0.0, torch.zeros(2, dtype=torch.long, device=hidden.device)
+    total, wins = mixed.sum() * 0.0, torch.zeros(2, dtype=torch.long, device=mixed.device)
     for loss, counts in _chunked(part, chunk, states):
         total, wins = total + loss, wins + counts
     right, fired = wins.tolist()
@@ -105,28 +99,17 @@ def phrase_loss(
 
 
 def token_loss(
-    hidden: Tensor, token_ids: Tensor, mask: Tensor, output: nn.Module, chunk: int
+    plain: Tensor, token_ids: Tensor, mask: Tensor, output: nn.Module, chunk: int
 ) -> LossSum:
-    """Sum L_t: the cross-entropy of the next token over V.
-
-    Args:
-        hidden: States of the plain pass (B, N, d).
-        token_ids: What was read (B, N).
-        mask: Which tokens are no padding (B, N).
-        output: The LM's output layer.
-        chunk: Positions whose logits are in memory at a time.
-
-    Returns:
-        The sum over every token but the first of each passage.
-    """
+    """Sum L_t over all but the first tokens: the cross-entropy of the next token over V."""
     scored = mask[:, 1:]
-    states, targets = hidden[:, :-1][scored], token_ids[:, 1:][scored]
+    states, targets = plain[:, :-1][scored], token_ids[:, 1:][scored]
 
     def part(states: Tensor, begin: int, end: int) -> tuple[Tensor]:
         logits = output(states).float()
         return (functional.cross_entropy(logits, targets[begin:end], reduction="sum"),)
 
-    total = sum((loss for (loss,) in _chunked(part, chunk, states)), hidden.sum() * 0.0)
+    total = sum((loss for (loss,) in _chunked(part, chunk, states)), plain.sum() * 0.0)
     return LossSum(total, len(targets))
 
 
@@ -142,19 +125,19 @@ def kl_loss(
     """Sum L_kl: KL(dynamic || static), the mixed pass against the plain one.
 
     Args:
-        mixed: States of the mixed pass (B, M, d).
-        plain: States of the plain pass (B, N, d).
-        sigma: The last token that each unit covers (B, M).
-        mask: Which units are no padding (B, M).
+        mixed: States of the mixed pass.
+        plain: States of the plain pass.
+        sigma: The last token that each unit covers.
+        mask: Of the units.
         dynamic: The output side of the mixed pass.
         static: That of the plain pass; another one if another LM is the teacher.
         settings: `alignment` context compares the states after unit i and after token sigma(i),
-            which have read the same text; target those that predict unit i and token sigma(i).
-            Both are distributions over `support`; `detach` and a bare `teacher` stop the gradient
-            of the plain pass.
+            which have read the same text, for every unit; target those that predict unit i and
+            token sigma(i), for every unit but the first. Both are distributions over `support`;
+            `detach` and a bare `teacher` stop the gradient of the plain pass.
 
     Returns:
-        The sum over every unit, or for target over every unit but the first of each passage.
+        The sum.
     """
     if settings.alignment == "target":
         mixed, mask, sigma = mixed[:, :-1], mask[:, 1:], sigma[:, 1:] - 1

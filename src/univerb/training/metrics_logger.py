@@ -14,17 +14,7 @@ LOG = "log.jsonl"
 
 
 class MetricsLogger:
-    """The log of a run; resumed at a step, it drops what was written after that step.
-
-    Args:
-        folder: The run's.
-        step: Steps of the run that are done.
-        tensorboard: Write for TensorBoard, too.
-
-    Raises:
-        CheckpointError: If it cannot be written.
-        MissingExtra: If TensorBoard is not installed.
-    """
+    """The log of a run; opened after `step` steps, it drops what was written after them."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
         self._path = folder / LOG

@@ -6,13 +6,13 @@ docs/method.md, Losses.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from univerb.modeling.encoder import plan
+from univerb.modeling.encoder import Plan, plan
 from univerb.phrases.tokenized import Flags
 from univerb.training.config import NegativeConfig
 from univerb.training.negatives import (
@@ -32,13 +32,10 @@ PoolEntry = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The phrases of a batch, and where in the encoder's rows each one's vector is."""
+    """The phrases of a batch."""
 
-    rows: list[Key]
-    """Token windows to encode."""
-    row: list[int]
-    column: list[int]
-    """For each phrase its row, and the column of its last token."""
+    plan: Plan
+    """Windows to encode: one serves a phrase, its prefixes and its extensions."""
     keys: list[Key]
     """For each phrase its tokens; no key twice."""
     golds: int
@@ -95,9 +92,7 @@ def collate(
     if "corpus-retrieval" in kinds and corpus is not None:
         extensions.append(corpus_retrieval(golds, corpus, negatives.extensions))
     keys.update((key, None) for key in chain(*extensions) if len(key) <= negatives.max_row)
-    # One row serves a phrase, its prefixes and its extensions: the encoder is causal.
-    layout = plan(list(keys))
-    pool = Pool(layout.windows, layout.row, layout.column, list(keys), len(golds))
+    pool = Pool(plan(list(keys)), list(keys), len(golds))
     ids = {key: static_size + index for index, key in enumerate(golds)}
 
     def label(sample: Sample, begin: int, end: int) -> int:
@@ -123,20 +118,18 @@ def true_continuations(batch: MixedBatch, earlier: Sequence[Key] = ()) -> list[P
         Row b, unit i and index k in the pool: what follows unit i begins with the tokens of
         phrase k, but unit i + 1 is a token.
     """
-    index = {key: k for k, key in enumerate((*batch.pool.keys, *earlier))}
-    sizes: dict[Key, set[int]] = defaultdict(set)
-    for key in index:
-        sizes[key[:2]].add(len(key))
-    longest = max(map(len, index), default=0)
+    by_start: dict[Key, list[tuple[int, Key]]] = defaultdict(list)
+    for k, key in enumerate((*batch.pool.keys, *earlier)):
+        by_start[key[:2]].append((k, key))
     entries: list[PoolEntry] = []
     for row in range(len(batch.unit_ids)):
-        ids = batch.token_ids[row, batch.token_mask[row]].tolist()
+        ids = tuple(batch.token_ids[row, batch.token_mask[row]].tolist())
         lasts = batch.sigma[row, batch.unit_mask[row]].tolist()
-        for unit, (last, following) in enumerate(zip(lasts, lasts[1:], strict=False)):
-            upcoming = tuple(ids[last + 1 : last + 1 + longest]) if following == last + 1 else ()
-            lengths = (size for size in sizes.get(upcoming[:2], ()) if size <= len(upcoming))
-            keys = (upcoming[:size] for size in sorted(lengths))
-            entries += [(row, unit, index[key]) for key in keys if key in index]
+        for unit, (last, following) in enumerate(pairwise(lasts)):
+            begin = last + 1
+            phrases = by_start.get(ids[begin : begin + 2], ()) if following == begin else ()
+            matches = (k for k, key in phrases if ids[begin : begin + len(key)] == key)
+            entries += [(row, unit, k) for k in matches]
     return entries
 
 

@@ -5,7 +5,7 @@ is here: docs/method.md, Losses.
 """
 
 import copy
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,17 +47,8 @@ class MixedTask:
 
     A batch and its pool are the same for any number of processes. Each process encodes its share
     of the pool, reads its share of the passages, and divides by the counts of the whole batch.
-    Dropout alone depends on the number of processes: each draws masks for its own share.
-
-    Args:
-        config: The run.
-        processes: Those that share the work.
-        lm: The LM and its encoder, which are trained in place.
-        documents: The training text.
-        validation: Held-out text.
-
-    Raises:
-        OptionError: If there are fewer passages in a batch than processes.
+    Dropout alone depends on the number of processes: each draws masks for its own share. The LM and
+    its encoder are trained in place.
     """
 
     def __init__(
@@ -152,15 +143,16 @@ class MixedTask:
             return {}
         count = min(self._config.data.passages, len(self._validation))
         size = max(self._config.run.batch, self._processes.size)
-        totals: dict[str, float] = defaultdict(float)
+        sums: dict[str, float] = {}
+        counts: Counter[str] = Counter()
         for begin in range(0, count, size):
             batch = self._loader.load(self._validation, range(begin, min(begin + size, count)))
-            for name, loss in self._loss_sums(batch)[0].items():
-                totals[name] += float(loss.total)
-                totals[f"{name} count"] += loss.count
-                for key in ("right", "phrases", "fired"):
-                    totals[key] += getattr(loss, key)
-        return _means(self._processes.all_reduce(totals))
+            for name, value in _metric_sums(self._loss_sums(batch)[0]).items():
+                sums[name] = sums.get(name, 0.0) + value
+            counts.update(self._counts(batch))
+        totals = self._processes.all_reduce(sums)
+        means = {name: total / max(counts[name], 1) for name, total in totals.items()}
+        return means | {"score": next(iter(means.values()), 0.0)}
 
     def export(self, folder: Path, step: int) -> None:
         """Write the encoder after `step` steps, and the adapter or the trained LM beside it."""
@@ -257,36 +249,39 @@ class MixedTask:
         entries = true_continuations(batch, earlier)
         return [(row - share.start, unit, k) for row, unit, k in entries if row in share]
 
+    def _counts(self, batch: MixedBatch) -> dict[str, int]:
+        """Return the number of positions of the whole batch over which each metric is a mean."""
+        next_units = batch.unit_mask[:, 1:]
+        compared = batch.unit_mask if self._config.losses.alignment == "context" else next_units
+        units = int(next_units.sum())
+        phrases = int((batch.unit_ids[:, 1:] >= self._lm.static_size)[next_units].sum())
+        return {
+            "phrase": units,
+            "token": int(batch.token_mask[:, 1:].sum()),
+            "kl": int(compared.sum()),
+            "phrase_accuracy": phrases,
+            "over_firing": units - phrases,
+        }
+
     def _weighted(
         self, sums: LossSums, batch: MixedBatch, vectors: PhraseVectors[Tensor]
     ) -> TaskLoss:
         """Divide sums by the counts of the whole batch, and add the losses up."""
-        weights = self._config.losses
-        next_units = batch.unit_mask[:, 1:]
-        compared = batch.unit_mask if weights.alignment == "context" else next_units
-        masks = {"phrase": next_units, "token": batch.token_mask[:, 1:], "kl": compared}
+        counts = self._counts(batch)
         # Every process's loss depends on the whole pool, or one would wait for it in vain.
         total = (vectors.inputs.sum() + vectors.outputs.sum()) * 0.0
-        terms: dict[str, float] = {}
         for name, loss in sums.items():
-            mean = loss.total / max(int(masks[name].sum()), 1)
-            total = total + getattr(weights, name) * mean
-            terms[name] = float(mean.detach())
-        if phrase := sums.get("phrase"):
-            phrases = int((batch.unit_ids[:, 1:] >= self._lm.static_size)[next_units].sum())
-            tokens = int(next_units.sum()) - phrases
-            terms["phrase_accuracy"] = phrase.right / max(phrases, 1)
-            terms["over_firing"] = phrase.fired / max(tokens, 1)
-        scored = phrase or sums.get("token")
+            weight = getattr(self._config.losses, name)
+            total = total + weight * (loss.total / max(counts[name], 1))
+        metrics = _metric_sums(sums)
+        terms = {name: value / max(counts[name], 1) for name, value in metrics.items()}
+        scored = sums.get("phrase") or sums.get("token")
         return TaskLoss(total, terms, scored.count if scored else 0)
 
 
-def _means(totals: dict[str, float]) -> dict[str, float]:
-    names = [name for name in ("phrase", "token", "kl") if name in totals]
-    means = {name: totals[name] / max(totals[f"{name} count"], 1.0) for name in names}
-    means["score"] = means[names[0]] if names else 0.0
-    if "phrase" in means:
-        tokens = totals["phrase count"] - totals["phrases"]
-        means["phrase_accuracy"] = totals["right"] / max(totals["phrases"], 1.0)
-        means["over_firing"] = totals["fired"] / max(tokens, 1.0)
-    return means
+def _metric_sums(sums: LossSums) -> dict[str, float]:
+    """Return what is logged, not yet divided by its counts."""
+    metrics = {name: float(loss.total.detach()) for name, loss in sums.items()}
+    if phrase := sums.get("phrase"):
+        metrics |= {"phrase_accuracy": phrase.right, "over_firing": phrase.fired}
+    return metrics

@@ -47,15 +47,7 @@ class Passages:
         return content.hexdigest()[:16]
 
     def tokens(self, seed: int, index: int) -> TokenizedText:
-        """Return a passage as the LM reads it.
-
-        Args:
-            seed: Of the run.
-            index: The passage's number in the run; after `len(self)` the next epoch begins.
-
-        Returns:
-            At most `block` tokens.
-        """
+        """Return passage `index` of a run; after `len(self)` of them the next epoch begins."""
         epoch, number = divmod(index, len(self))
         passage = int(_order(seed, epoch, len(self))[number])
         owner = int(numpy.searchsorted(self._first, passage, side="right")) - 1

@@ -41,7 +41,7 @@ def pool_bias(lm: DynamicLM, keys: Sequence[Key]) -> Tensor:
 def _layout(lm: DynamicLM, pool: Pool) -> Plan:
     tokenizer = lm.encoder.tokenizer
     if tokenizer is None:
-        return Plan(pool.rows, pool.row, pool.column)
+        return pool.plan
     # Through the text: a common prefix in the LM's tokens need not be one in the encoder's.
     return plan([tuple(tokenizer.encode(text).ids) for text in lm.tokenizer.decode_all(pool.keys)])
 

@@ -6,41 +6,31 @@ put together by `gather`, whose gradient goes back to the process that computed 
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
-
-
-class _Layout(NamedTuple):
-    """Number of rows of each process, and the group that exchanges them."""
-
-    counts: list[int]
-    rank: int
-    group: dist.ProcessGroup
 
 
 class _Gather(torch.autograd.Function):
     """All rows on every process; the gradient of a row is summed over processes."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, rows: Tensor, layout: _Layout) -> Tensor:
-        ctx.layout = layout  # type: ignore[attr-defined]
-        padded = rows.new_zeros(max(layout.counts), *rows.shape[1:])
+    def forward(ctx: Any, rows: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:  # noqa: ANN401
+        begin = sum(counts[:rank])
+        ctx.mine, ctx.group = slice(begin, begin + counts[rank]), group
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in layout.counts]
-        dist.all_gather(parts, padded, group=layout.group)
-        return torch.cat([part[:n] for part, n in zip(parts, layout.counts, strict=True)])
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)])
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
-        layout: _Layout = ctx.layout  # type: ignore[attr-defined]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         total = grads[0].contiguous().clone()
-        dist.all_reduce(total, group=layout.group)
-        begin = sum(layout.counts[: layout.rank])
-        return total[begin : begin + layout.counts[layout.rank]], None
+        dist.all_reduce(total, group=ctx.group)
+        return total[ctx.mine], None, None, None
 
 
 class Processes:
@@ -104,9 +94,8 @@ class Processes:
         if torch.is_grad_enabled() and any(has_grad):
             # A process without rows still has to take part in the backward pass.
             rows = rows if rows.requires_grad else rows.detach().requires_grad_()
-        layout = _Layout(counts, self.rank, self._group)
-        result: Tensor = _Gather.apply(rows, layout)  # type: ignore[no-untyped-call]
-        return result
+        gathered: Tensor = _Gather.apply(rows, counts, self.rank, self._group)  # type: ignore[no-untyped-call]
+        return gathered
 
     def all_reduce(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sum values over processes; all of them must have the same names."""

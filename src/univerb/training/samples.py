@@ -44,18 +44,7 @@ Spans = tuple[Ints, Ints]
 
 
 def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
-    """Make a builder whose phrases are runs of words, as NLTK splits them.
-
-    Args:
-        sizes: Shortest and longest phrase, in words.
-        gap: Fewest and most tokens between two phrases.
-
-    Returns:
-        The builder.
-
-    Raises:
-        MissingExtra: If NLTK is not installed.
-    """
+    """Make a builder whose phrases are runs of `sizes` words, `gap` tokens apart (needs NLTK)."""
     low, high = checked_sizes(sizes)
     split = word_splitter()
 
@@ -73,7 +62,7 @@ def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> 
 
 
 def n_ids(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
-    """Make a builder whose phrases are runs of tokens, wherever words begin; as `n_words`."""
+    """Make a builder whose phrases are runs of `sizes` tokens, wherever words begin."""
     low, high = checked_sizes(sizes)
 
     def find(text: TokenizedText) -> Spans:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from univerb.errors import CheckpointError
-from univerb.files import atomic_folder, atomic_path, exclusive_lock, remove_drafts
+from univerb.files import atomic_path, exclusive_lock, remove_drafts
 from univerb.training.config import TrainingConfig
 
 FORMAT = 1
@@ -93,25 +93,16 @@ def snapshot_paths(folder: Path) -> list[Path]:
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Save a checkpoint and delete old ones.
+    """Save a checkpoint in a locked folder, and delete all but the `keep` newest ones.
 
-    Args:
-        folder: The run's, locked by this process.
-        snapshot: What to save.
-        keep: Number of checkpoints that stay, this one included.
-
-    Returns:
-        The file.
-
-    Raises:
-        CheckpointError: If it cannot be written. Older checkpoints stay then.
+    If it cannot be written, a CheckpointError says so and the older ones stay.
     """
     path = folder / f"step-{snapshot.progress.step:08d}.safetensors"
     tensors = {n: t.detach().cpu().contiguous() for n, t in snapshot.tensors.items()}
     facts = json.dumps(
         {"format": FORMAT, "progress": asdict(snapshot.progress), "config": snapshot.config}
     )
-    metadata = {"univerb": facts, "sha256": _digest(facts, tensors)}
+    metadata = {"univerb": facts, "sha256": digest(facts, tensors)}
     with write_errors(path), atomic_path(path) as draft:
         save_file(tensors, draft, metadata)
     for old in snapshot_paths(folder)[keep:]:
@@ -120,17 +111,10 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
 
 
 def read_newest(folder: Path, warn: Callable[[str], None]) -> Snapshot | None:
-    """Read the newest intact checkpoint, and delete damaged ones after it.
+    """Read the newest intact checkpoint; None if the run has not saved anything yet.
 
-    Args:
-        folder: The run's, locked by this process.
-        warn: Called with a message for each damaged one.
-
-    Returns:
-        The snapshot, or None if the run has not saved anything yet.
-
-    Raises:
-        CheckpointError: If there are checkpoints and none of them is intact.
+    Newer ones that are damaged are deleted, with a warning for each. If all are damaged, they stay
+    and a CheckpointError says so.
     """
     paths = snapshot_paths(folder)
     for index, path in enumerate(paths):
@@ -157,7 +141,7 @@ def read_snapshot(path: Path) -> Snapshot:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         facts = metadata["univerb"]
-        if metadata["sha256"] != _digest(facts, tensors):
+        if metadata["sha256"] != digest(facts, tensors):
             raise ValueError("its content has changed since it was written")
         values = json.loads(facts)
         if values["format"] != FORMAT:
@@ -171,14 +155,14 @@ def check_same(saved: Mapping[str, Any], config: TrainingConfig) -> None:
     """Raise CheckpointError if a run saved with other settings would not be the same run."""
     try:
         # Through the model, so that a setting which is newer than the checkpoint has its default.
-        before = _flat(TrainingConfig.model_validate(saved).model_dump(mode="json"))
+        before = _flat(TrainingConfig.model_validate(saved))
     except ValidationError as error:
         key = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise CheckpointError(
             f"the checkpoint was made by a univerb whose settings differ ({key}). Resume it with "
             "that version, or start over with --fresh."
         ) from error
-    now = _flat(config.model_dump(mode="json"))
+    now = _flat(config)
     for name in sorted((before.keys() | now.keys()) - _FREE):
         if before.get(name) != now.get(name):
             raise CheckpointError(
@@ -187,25 +171,19 @@ def check_same(saved: Mapping[str, Any], config: TrainingConfig) -> None:
             )
 
 
-def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder that then replaces `path`; CheckpointError if it cannot."""
-    with write_errors(path), atomic_folder(path, replace=True) as draft:
-        write(draft)
-
-
-def _digest(facts: str, tensors: Mapping[str, Tensor]) -> str:
+def digest(facts: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return a sha256 of a text and of named tensors."""
     content = hashlib.sha256(facts.encode())
     for name, tensor in sorted(tensors.items()):
         content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        content.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        content.update(plain.view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(config: TrainingConfig) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
+    for name, value in config.model_dump(mode="json").items():
+        section = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key}": item for key, item in section} or {name: value}
     return flat

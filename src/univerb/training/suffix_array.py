@@ -14,11 +14,7 @@ _DEPTH = 64
 
 
 class SuffixArray:
-    """All suffixes of a text in order.
-
-    Args:
-        ids: The text as a `Run` has it: tokens, with breaks that nothing goes across.
-    """
+    """All suffixes of a text in order; its `ids` have breaks, which nothing goes across."""
 
     def __init__(self, ids: NDArray[numpy.int32]) -> None:
         self._ids = ids

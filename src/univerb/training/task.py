@@ -1,21 +1,19 @@
 """What a regime gives the trainer: modules, a loss per micro-batch, validation and export."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLoss:
-    """The loss of one micro-batch on this process."""
+class TaskLoss(NamedTuple):
+    """The loss of one micro-batch on this process: a tuple, in which DDP and FSDP find tensors."""
 
     total: Tensor
     """This process's share: summed over processes it is the loss of the whole micro-batch."""
-    terms: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, float]
     """Metrics to log, such as phrase, token, kl, phrase_accuracy: also shares, to be summed."""
-    rows: int = 0
+    rows: int
     """Positions that this process scored."""
 
 

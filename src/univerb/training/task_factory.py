@@ -26,18 +26,7 @@ from univerb.training.task import Task
 
 
 def make_task(config: TrainingConfig, processes: Processes) -> Task:
-    """Load models and text of a run.
-
-    Args:
-        config: The run's settings.
-        processes: Those that share the work.
-
-    Returns:
-        The task, ready for its first step.
-
-    Raises:
-        OptionError: If the regime does not go with the other settings.
-    """
+    """Load models and text of a run; OptionError if its settings do not go together."""
     if config.regime == "frozen":
         _check_frozen(config)
     documents = read_documents(*config.data.documents)[: config.data.limit]

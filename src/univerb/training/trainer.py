@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from univerb.errors import CheckpointError, OptionError, TrainingError
+from univerb.files import atomic_folder
 from univerb.training.callback import Callback
 from univerb.training.config import OptimiserConfig, TrainingConfig
 from univerb.training.data_parallel import ParallelModules, copy_into, full_tensor
@@ -33,8 +34,8 @@ from univerb.training.snapshots import (
     check_same,
     locked,
     read_newest,
-    replace_folder,
     snapshot_paths,
+    write_errors,
     write_snapshot,
 )
 from univerb.training.task import Task, TaskLoss
@@ -155,16 +156,13 @@ class Trainer:
         )
 
     def step(self, stop_signals: Sequence[int] = ()) -> tuple[dict[str, float], bool]:
-        """Do one step.
+        """Do one step; TrainingError if the loss or its gradient is not finite.
 
         Args:
             stop_signals: Signals that this process has received; may grow during the step.
 
         Returns:
             Metrics over all processes, and whether any of them received a signal to stop.
-
-        Raises:
-            TrainingError: If the loss or its gradient is not finite.
         """
         began = time.perf_counter()
         count, step = self.config.run.accumulate, self.progress.step
@@ -198,34 +196,21 @@ class Trainer:
         return torch.autocast(self._processes.device.type, torch.bfloat16, enabled=is_enabled)
 
     def micro_batch(self, index: int, is_last: bool) -> dict[str, float]:
-        """Add the gradients of a micro-batch.
+        """Add the gradients of micro-batch `index`; the last of a step exchanges them.
 
-        Args:
-            index: Its number, from the start of the run.
-            is_last: Whether it is the last of its step, after which gradients are exchanged.
-
-        Returns:
-            This process's shares of the loss and its terms, and its rows.
-
-        Raises:
-            OptionError: If the loss depends on nothing that trains.
+        Returns this process's shares of the loss and its terms, and its rows.
         """
         seed_torch(self.config.run.seed, index, self._processes.rank)
         with self.modules.exchange_gradients(is_last):
             with self._autocast():
-                total, terms, rows = self.modules.run(partial(self._loss, index))
-            if not total.requires_grad:
+                loss: TaskLoss = self.modules.run(partial(self._task.loss, index))
+            if not loss.total.requires_grad:
                 raise OptionError(
                     f"micro-batch {index} has no loss on process {self._processes.rank}: there is "
                     "less work than processes. Raise run.batch, or start fewer processes."
                 )
-            self.modules.backward(total / self.config.run.accumulate)
-        return {"loss": float(total.detach()), **terms, "rows": float(rows)}
-
-    def _loss(self, index: int) -> tuple[Tensor, dict[str, float], int]:
-        """Return a loss as a tuple, in which DDP and FSDP find the tensor."""
-        loss: TaskLoss = self._task.loss(index)
-        return loss.total, loss.terms, loss.rows
+            self.modules.backward(loss.total / self.config.run.accumulate)
+        return {"loss": float(loss.total.detach()), **loss.terms, "rows": float(loss.rows)}
 
     def _check_finite(self, loss: float, norm: float) -> None:
         for name, value in (("loss", loss), ("norm of the gradient", norm)):
@@ -258,18 +243,17 @@ class Trainer:
         self.modules.plain.eval()
         with self.modules.full_params():
             if self._processes.is_first:
-                write = partial(self._task.export, step=self.progress.step)
-                replace_folder(folder / EXPORT, write)
+                path = folder / EXPORT
+                with write_errors(path), atomic_folder(path, replace=True) as draft:
+                    self._task.export(draft, self.progress.step)
             self._processes.barrier()
         self.modules.plain.train()
 
     def save(self, folder: Path) -> Path:
         """Write a checkpoint, and return its path."""
-        tensors = self.state_dict()
-        path = folder
+        settings, path = self.config.model_dump(mode="json"), folder
+        snapshot = Snapshot(self.progress, self.state_dict(), settings)
         if self._processes.is_first:
-            settings = self.config.model_dump(mode="json")
-            snapshot = Snapshot(self.progress, tensors, settings)
             path = write_snapshot(folder, snapshot, self.config.run.keep)
         self._processes.barrier()
         return path
@@ -297,23 +281,13 @@ class Trainer:
                 state[moment] = torch.zeros_like(parameter)
                 copy_into(state[moment], tensors[f"{moment}.{name}"])
             self.optimiser.state[parameter] = state
-        self._task.load_state_dict(
-            {
-                name.removeprefix(_TASK): tensor.to(self._processes.device)
-                for name, tensor in tensors.items()
-                if name.startswith(_TASK)
-            }
-        )
+        task = {n.removeprefix(_TASK): t for n, t in tensors.items() if n.startswith(_TASK)}
+        self._task.load_state_dict({n: t.to(self._processes.device) for n, t in task.items()})
 
     def restore(self, folder: Path, warn: Callable[[str], None]) -> None:
         """Resume from the newest checkpoint of a run's folder, if there is one.
 
-        Args:
-            folder: The run's.
-            warn: Called with a message for each damaged checkpoint.
-
-        Raises:
-            CheckpointError: If the checkpoint is of other settings or another model.
+        A CheckpointError says if it is of other settings or of another model.
         """
         snapshot = read_newest(folder, warn) if self._processes.is_first else None
         # The others read when the first has deleted what is damaged.

@@ -31,15 +31,6 @@ class Bigrams(NamedTuple):
         return cls(bigrams[:, 0], bigrams[:, 1], of_phrase)
 
 
-class Distillation(NamedTuple):
-    """How far the phrases' scores are from the LM's expectation, row by row."""
-
-    loss: Tensor
-    """(R,) KL(LM || phrases) over the second tokens that the pool offers."""
-    weight: Tensor
-    """(R,) the LM's probability that one of them follows; 0 where the pool offers no choice."""
-
-
 def distillation_loss(
     logits: Tensor,
     first: Tensor,
@@ -47,7 +38,7 @@ def distillation_loss(
     logsumexp: Tensor,
     second_rows: Tensor,
     bigrams: Bigrams,
-) -> Distillation:
+) -> tuple[Tensor, Tensor]:
     """Compare phrases that share the true first token with the LM's second tokens.
 
     Args:
@@ -59,7 +50,8 @@ def distillation_loss(
         bigrams: Of the phrases.
 
     Returns:
-        The loss of each row and its weight.
+        (R,) KL(LM || phrases) over the second tokens that the pool offers, and (R,) its weight: the
+        LM's probability that one of them follows, 0 where the pool offers no choice.
     """
     shared = first[:, None] == bigrams.first
     rows = (shared.sum(1) > 1).nonzero()[:, 0]
@@ -76,7 +68,5 @@ def distillation_loss(
     # Where the target is 0, so is the term, whatever the scores.
     cross_entropy = -(target * mass.clamp_min(1e-12).log()).sum(1)
     zeros = logits.new_zeros(len(first))
-    return Distillation(
-        zeros.index_copy(0, rows, cross_entropy - entropy),
-        zeros.index_copy(0, rows, covered.exp()),
-    )
+    loss = zeros.index_copy(0, rows, cross_entropy - entropy)
+    return loss, zeros.index_copy(0, rows, covered.exp())

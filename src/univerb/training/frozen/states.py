@@ -5,7 +5,6 @@ not depend on the phrase vectors. One pass over the text therefore serves every 
 and every experiment; after it no step needs the backbone or a matrix product with |V|.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,7 +20,7 @@ from univerb.files import atomic_path
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrases.tokenized import TokenizedText
 from univerb.training.passages import Passages
-from univerb.training.snapshots import write_errors
+from univerb.training.snapshots import digest, write_errors
 
 GROUP = 16
 """Passages in one file: half a minute of work to lose when a run is killed."""
@@ -68,13 +67,9 @@ class States(TokenizedPassages):
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate states, passages numbered anew."""
+        """Concatenate the states of single passages."""
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
-        passages, base = [], 0
-        for column in columns["passage"]:
-            passages.append(column + base)
-            base += int(column[-1]) + 1 if len(column) else 0
-        columns["passage"] = passages
+        columns["passage"] = [part.passage + number for number, part in enumerate(parts)]
         return cls(**{name: torch.cat(column) for name, column in columns.items()})
 
 
@@ -106,24 +101,14 @@ class StateCache:
     """The states of a run's passages, in the run's order, computed where they are missing."""
 
     def __init__(self, folder: Path, lm: DynamicLM, passages: Passages, seed: int) -> None:
-        self._folder = folder / f"{_fingerprint(lm)}-{passages.fingerprint()}-{seed}"
+        backbone = digest(lm.tokenizer.fingerprint(), lm.model.state_dict())[:16]
+        self._folder = folder / f"{backbone}-{passages.fingerprint()}-{seed}"
         self._lm = lm
         self._passages = passages
         self._seed = seed
 
     def group(self, number: int) -> States:
-        """Return the states of `GROUP` passages, from disk if they are there.
-
-        Args:
-            number: The group, from 0 on.
-
-        Returns:
-            Their states.
-
-        Raises:
-            CheckpointError: If they cannot be written.
-            DocumentError: If there is no text in them.
-        """
+        """Return the states of the `GROUP` passages with this number, from disk if possible."""
         path = self._folder / f"{number:06d}.safetensors"
         if path.is_file():
             try:
@@ -136,8 +121,7 @@ class StateCache:
         if not any(len(text.ids) for text in texts):
             raise DocumentError("the text has no tokens. Name files with text in data.documents.")
         states = States.joined([read_states(self._lm, text) for text in texts if len(text.ids)])
-        advice = "Make room, or name a folder that can be written in frozen.cache."
-        with write_errors(path, advice):
+        with write_errors(path, "Make room, or name a folder that can be written in frozen.cache."):
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as draft:
                 columns = {f.name: getattr(states, f.name).contiguous() for f in fields(States)}
@@ -147,13 +131,3 @@ class StateCache:
     def passage(self, index: int) -> TokenizedPassages:
         """Return a passage of the run's text, without states."""
         return TokenizedPassages.of(self._passages.tokens(self._seed, index))
-
-
-def _fingerprint(lm: DynamicLM) -> str:
-    """Return a hash of the backbone's weights."""
-    content = hashlib.sha256(lm.tokenizer.fingerprint().encode())
-    for name, tensor in sorted(lm.model.state_dict().items()):
-        content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        plain = tensor.detach().cpu().contiguous().reshape(-1)
-        content.update(plain.view(torch.uint8).numpy().data)
-    return content.hexdigest()[:16]

@@ -58,16 +58,7 @@ class Windows:
 
 
 def windows(text: TokenizedPassages, sizes: tuple[int, int], classes: CharClasses) -> Windows:
-    """Find the word starts of passages.
-
-    Args:
-        text: The passages.
-        sizes: Shortest and longest phrase, in tokens.
-        classes: Of the tokens: bare numbers are no phrases.
-
-    Returns:
-        The word starts at which at least one phrase begins.
-    """
+    """Find the word starts at which a phrase of `sizes` tokens begins; bare numbers are none."""
     low, high = sizes
     count = len(text.ids)
     first = torch.arange(1, count)
