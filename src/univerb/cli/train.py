@@ -110,7 +110,7 @@ def _text(metrics: dict[str, float]) -> str:
 
 def _show_needs(needs: "DryRun", steps: int) -> None:
     console.print(
-        f"{needs.trainable:,} parameters train, {format_size(needs.snapshot_bytes)} per checkpoint\n"
+        f"{needs.trainable:,} parameters train, {format_size(needs.snapshot_bytes)} a checkpoint\n"
         f"{needs.rows_per_second:,.0f} rows/s, {needs.step_seconds:.2f} s per step, about "
         f"{timedelta(seconds=round(needs.run_seconds))} for {steps:,} steps (without validation)\n"
         f"at most {format_size(needs.peak_bytes)} of memory in each process or GPU"
