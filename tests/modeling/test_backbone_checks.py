@@ -23,6 +23,7 @@ from univerb.errors import ModelError
 from univerb.modeling.dynamic import DynamicLM
 
 NEXT_STEP = re.compile(r"Use |Load ")
+SIZES = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 64}
 
 
 class LetterTokenizer(PreTrainedTokenizer):
@@ -81,9 +82,7 @@ def test_a_model_that_is_no_causal_transformer_lm_is_refused(make, hf_tokenizer)
 def gemma2(cap: float | None, spread: float) -> Gemma2ForCausalLM:
     torch.manual_seed(0)
     config = Gemma2Config(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
+        **SIZES,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
@@ -116,9 +115,7 @@ def test_a_capping_backbone_is_refused_from_a_folder_too(hf_tokenizer, tmp_path)
 def test_a_backbone_that_scales_its_logits_is_refused(hf_tokenizer):
     torch.manual_seed(0)
     config = GraniteConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
+        **SIZES,
         num_hidden_layers=1,
         num_attention_heads=2,
         logits_scaling=3.0,

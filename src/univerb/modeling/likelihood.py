@@ -133,15 +133,7 @@ def exact_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
 
 
 def strict_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
-    """Return the log-probability of one segmentation: the longest phrase at each position.
-
-    Args:
-        text: The text and its scores.
-        biases: Values of `phrase_bias`.
-
-    Returns:
-        For each bias the log-probability, in nats.
-    """
+    """Return the same of one segmentation: the longest phrase at each position."""
     bias, total = _with_bias(text, biases)
     size = len(text.token_logits)
     likelihood = numpy.zeros(len(bias))
