@@ -219,16 +219,16 @@ def test_a_row_does_not_see_what_only_its_own_text_brought():
             is_longer = column >= int(length[row])
             is_alone = int(candidates.owners[place]) == 1
             if not found.is_phrase[row, column]:
-                assert hidden.index[row, column] == hidden.masked[row, column] == -1
+                assert hidden.candidate[row, column] == hidden.masked[row, column] == -1
             elif is_longer and is_alone:
                 assert hidden.masked[row, column] == place
-                assert hidden.index[row, column] == -1
+                assert hidden.candidate[row, column] == -1
             else:
-                assert hidden.index[row, column] == place
+                assert hidden.candidate[row, column] == place
                 assert hidden.masked[row, column] == -1
     paper = match_gold(found, candidates, length, mask_true=False)
     assert (paper.masked == -1).all()
-    assert ((paper.index >= 0).sum(1) >= 1).all()
+    assert ((paper.candidate >= 0).sum(1) >= 1).all()
 
 
 def test_the_bank_keeps_each_key_once_newest_first():

@@ -17,6 +17,7 @@ from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder, plan
+from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch_loader import BatchLoader
@@ -239,17 +240,28 @@ def test_a_process_without_rows_takes_part():
         assert vectors.outputs.requires_grad
 
 
-def test_no_phrases_is_the_plain_lm():
-    """METHOD H 1 and 7: nothing to tell apart, nothing to keep close."""
-    task = make_task(samples={"gap": [60, 60]})
-    terms = task.loss(0).terms
-    assert terms["phrase"] == pytest.approx(terms["token"], rel=1e-5)
-    assert terms["kl"] == pytest.approx(0.0, abs=1e-5)
-    assert terms["phrase_accuracy"] == terms["over_firing"] == 0.0
+@pytest.mark.parametrize("kind", ["llama-split", "corrected"])
+def test_no_phrases_is_the_plain_lm(kind):
+    """Nothing to contrast, nothing to keep close."""
+    for support, chunk in (("V", 1), ("V+P", 99)):
+        losses = {"support": support, "chunk": chunk}
+        task = make_task(LMS[kind](), samples={"gap": [60, 60]}, losses=losses)
+        terms = task.loss(0).terms
+        assert terms["phrase"] == pytest.approx(terms["token"], rel=1e-5)
+        assert terms["kl"] == pytest.approx(0.0, abs=1e-5)
+        assert terms["phrase_accuracy"] == terms["over_firing"] == 0.0
+
+
+@pytest.mark.parametrize("hidden", [torch.empty(0, 8), torch.zeros(5, 8)])
+def test_heads_that_see_nothing_stay_as_they_are(hidden):
+    """The first batch of a run may have no phrase."""
+    heads = SplitHeads(8, 4, -3.0)
+    heads.fit(hidden, torch.randn(9, 4), torch.zeros(3, 4))
+    assert heads.fed == 1
+    assert torch.equal(heads.read, torch.eye(8)) and heads.scored.isfinite().all()
 
 
 def test_every_loss_reaches_the_encoder():
-    """METHOD H 7."""
     for name, other in (("phrase", "kl"), ("kl", "phrase")):
         task = make_task(stir(tiny_lm()), losses={name: 1.0, other: 0.0, "token": 0.0})
         loss = task.loss(0)
@@ -261,7 +273,7 @@ def test_every_loss_reaches_the_encoder():
         assert (heads.output.weight.grad.any() > 0) == (name == "phrase")
 
 
-def test_a_run_goes_on_from_its_memory():
+def test_a_task_resumes_from_its_state():
     def fresh():
         return make_task(stir(tiny_lm("gpt2")), negatives={"kinds": ALL, "depth": 2})
 
@@ -278,10 +290,10 @@ def test_a_run_goes_on_from_its_memory():
 
 
 def test_earlier_phrases_only_add_to_the_softmax():
-    with_memory = make_task(stir(tiny_lm()), negatives={"kinds": ["in-batch", "pre-batch"]})
+    with_earlier = make_task(stir(tiny_lm()), negatives={"kinds": ["in-batch", "pre-batch"]})
     without = make_task(stir(tiny_lm()), negatives={"kinds": ["in-batch"]})
-    assert with_memory.loss(0).terms == without.loss(0).terms
-    assert with_memory.loss(1).terms["phrase"] > without.loss(1).terms["phrase"]
+    assert with_earlier.loss(0).terms == without.loss(0).terms
+    assert with_earlier.loss(1).terms["phrase"] > without.loss(1).terms["phrase"]
 
 
 def test_lora_trains_the_adapter_and_the_encoder_only():
@@ -383,27 +395,28 @@ def test_corpus_retrieval_and_fmm():
 
 
 @pytest.mark.default_model
-@pytest.mark.parametrize(("corrected", "bias"), [(True, -3.0), (False, -6.0)])
 @torch.no_grad()
-def test_an_untrained_encoder_adds_little_to_the_loss(default_lm, corrected, bias):
+def test_an_untrained_encoder_adds_little_to_the_loss(default_lm):
     """At most 0.1 nats at token rows, at the pool sizes of the paper and of a large batch."""
-    config = EncoderConfig(count_correction=corrected, bias=bias)
-    lm = DynamicLM.wrap(default_lm.model, default_lm.hf_tokenizer, config)
     documents = read_documents(data_directory() / "wiki" / "valid.jsonl.gz")[:60]
     kinds = ["in-batch", "prefixes", "self-retrieval"]
     run = settings(data={"block": 256}, samples={"gap": [5, 12]}, negatives={"kinds": kinds})
-    loader, passages = BatchLoader(run, lm, documents, None), Passages(documents, lm.tokenizer, 256)
+    loader = BatchLoader(run, default_lm, documents, None)
+    passages = Passages(documents, default_lm.tokenizer, 256)
     batch = loader.load(passages, range(1))
-    hidden = lm.model.base_model(input_ids=batch.token_ids).last_hidden_state[0]
-    is_token = batch.unit_ids[0, 1:] < lm.static_size
+    hidden = default_lm.model.base_model(input_ids=batch.token_ids).last_hidden_state[0]
+    is_token = batch.unit_ids[0, 1:] < default_lm.static_size
     rows = hidden[batch.sigma[0, :-1][is_token]]
-    total = lm.embeddings.output(rows).logsumexp(-1)
+    total = default_lm.embeddings.output(rows).logsumexp(-1)
     for count, size in ((6, 450), (38, 2700)):
         pool = loader.load(passages, range(count)).pool
         assert size < len(pool.keys) < 1.3 * size
-        vectors = encode_pool(lm, pool, ONE)
-        phrases = (rows @ vectors.outputs.T + pool_bias(lm, pool.keys)).logsumexp(-1)
-        assert float(torch.nn.functional.softplus(phrases - total).mean()) <= 0.1
+        for corrected, bias in ((True, -3.0), (False, -6.0)):
+            config = EncoderConfig(count_correction=corrected, bias=bias)
+            lm = DynamicLM.wrap(default_lm.model, default_lm.hf_tokenizer, config)
+            vectors = encode_pool(lm, pool, ONE)
+            phrases = (rows @ vectors.outputs.T + pool_bias(lm, pool.keys)).logsumexp(-1)
+            assert float(torch.nn.functional.softplus(phrases - total).mean()) <= 0.1
 
 
 def test_the_configs_of_the_paper_follow_its_numbers():

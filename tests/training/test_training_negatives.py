@@ -1,4 +1,4 @@
-"""NegativeConfig and batches (METHOD H 5 and 6), against slow readings of METHOD A.5 and A.6.1."""
+"""Negatives and batches, against slow readings of docs/method.md, Negatives."""
 
 import itertools
 
@@ -17,7 +17,13 @@ from univerb.tokenizer import Tokenizer
 from univerb.training import negatives
 from univerb.training.config import NegativeConfig
 from univerb.training.mixed_batch import MixedBatch, collate, true_continuations
-from univerb.training.negatives import GreedyContinuations, PreBatch, forbidden_ids
+from univerb.training.negatives import (
+    GreedyContinuations,
+    PreBatch,
+    forbidden_ids,
+    prefixes,
+    self_retrieval,
+)
 from univerb.training.samples import Key, Sample
 from univerb.training.suffix_array import SuffixArray
 
@@ -331,3 +337,16 @@ def test_pre_batch_keeps_vectors_as_they_were():
     vectors.zero_()
     assert queue.entries([])[1].tolist() == [[1.0] * 4]
     assert queue.entries([(1, 2)])[1].shape == (0, 4)
+
+
+def test_extensions_of_a_text_that_repeats_itself_take_no_square_of_time():
+    """Every position has the same two tokens: a search per position would not end."""
+    size = 100_000
+    units = [(begin, begin + 4) for begin in range(0, size, 4)]
+    repeated = Sample([7] * size, units)
+    keys = self_retrieval([repeated], [numpy.zeros(size, bool)], 2)
+    assert set(keys) == {(7,) * 5, (7,) * 6}
+
+
+def test_prefixes_are_shorter_than_their_phrase():
+    assert list(prefixes([(1, 2, 3, 4), (5, 6)])) == [(1, 2), (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Passages as units (METHOD H 3 and 4), against direct readings of the rules."""
+"""Passages as units, against direct readings of docs/method.md, Training samples."""
 
 import gzip
 import itertools
@@ -210,3 +210,12 @@ def test_any_text_is_tiled(text, gap):
     for make in (n_words, n_ids):
         sample = make((2, 5), gap)(tokens, numpy.random.default_rng(0))
         check_tiling(tokens, sample, gap)
+
+
+def test_two_words_that_are_one_token_are_no_phrase_and_make_no_gap():
+    """NLTK reads cannot as can and not."""
+    hf = make_tokenizer()
+    hf.add_tokens([" cannot", "of"])
+    text = tokenize_text("of cannot the premises", Tokenizer(hf.backend_tokenizer))
+    sample = n_words((2, 2), (1, 1))(text, numpy.random.default_rng(0))
+    assert [unit for unit in sample.units if unit[1] - unit[0] > 1] == [(2, len(text.ids))]

@@ -24,7 +24,7 @@ from univerb.training.frozen.windows import Windows
 class GoldMatches(NamedTuple):
     """Candidates that the text really continues with, row by row."""
 
-    index: Tensor
+    candidate: Tensor
     """(R, L) the candidate that is the first l + 1 tokens; -1 if there is none."""
     masked: Tensor
     """(R, L) candidates hidden from the row, since only its own text brought them; or -1."""
@@ -87,8 +87,8 @@ def row_losses(
         masked = row, matches.masked[row, column]
         logits = logits.index_put(masked, logits.new_tensor(-torch.inf))
     total = torch.logaddexp(logsumexp, logits.logsumexp(1))
-    is_match = matches.index >= 0
-    phrases = logits.gather(1, matches.index.clamp_min(0)) - total[:, None] - rows.logprob
+    is_match = matches.candidate >= 0
+    phrases = logits.gather(1, matches.candidate.clamp_min(0)) - total[:, None] - rows.logprob
     phrases = phrases.masked_fill(~is_match, -torch.inf)
     tokens = logsumexp - total
     columns = torch.arange(is_match.shape[1])
@@ -99,8 +99,8 @@ def row_losses(
     return RowLosses(
         strict=-torch.where(has_gold, phrases.gather(1, longest)[:, 0], tokens),
         marginal=-torch.cat([tokens[:, None], phrases], dim=1).logsumexp(1),
-        gold=matches.index.gather(1, longest)[:, 0].where(has_gold, -1),
+        gold=matches.candidate.gather(1, longest)[:, 0].where(has_gold, -1),
         chosen=chosen,
         fires=top > max_logit,
-        is_right=(matches.index == chosen[:, None]).any(1),
+        is_right=(matches.candidate == chosen[:, None]).any(1),
     )
