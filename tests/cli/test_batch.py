@@ -125,11 +125,10 @@ def test_killed_and_run_again_with_more_workers(run, tmp_path: Path, requests: P
     job.communicate()
     assert job.returncode == -signal.SIGKILL and not output.exists()
     done = partial.read_bytes().count(b"\n") - 1
-    again = start(requests, "-o", output, *common, "--workers", 2)
-    out, err = again.communicate(timeout=120)
-    assert (again.returncode, out) == (0, b""), err.decode()
-    assert f"30 requests, 1 refused, {done} from an earlier run".encode() in err
-    assert err.count(b"\n") == 1, "no bars and no warnings of the workers"
+    code, out, err = run(requests, "-o", output, *common, "--workers", 2)
+    assert (code, out) == (0, ""), err
+    assert f"30 requests, 1 refused, {done} from an earlier run" in err
+    assert err.count("\n") == 1, "no bars and no warnings of the workers"
     assert output.read_bytes() == whole.read_bytes()
     assert not partial.exists()
 

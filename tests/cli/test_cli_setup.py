@@ -1,0 +1,73 @@
+"""`univerb setup` and `univerb info`, as a user types them."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from univerb import __version__
+from univerb.cli import loading
+from univerb.cli import setup as cli_setup
+from univerb.locations import DEFAULT_MODEL, converted_default
+
+
+def test_info_names_versions_model_cache_and_threads(run, monkeypatch, tmp_path):
+    data = run("info", "--json").json
+    assert data["schema_version"] == 1
+    assert (data["univerb"], data["torch"]) == (__version__, torch.__version__)
+    assert (data["model"], data["model state"]) == (DEFAULT_MODEL, "ready")
+    assert data["torch threads"] == torch.get_num_threads()
+    # A terminal may break a long path.
+    shown = "".join(run("info").out.split())
+    for key, value in data.items():
+        assert key == "schema_version" or f"{key}{value}".replace(" ", "") in shown
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("UNIVERB_OFFLINE", "1")
+    other = run("info", "--json").json
+    assert other["cache"] == str(tmp_path / "empty") and other["cache MB"] == 0
+    assert "univerb setup" in other["model state"] and other["offline"] is True
+
+
+@pytest.mark.default_model
+def test_setup_does_nothing_when_all_is_there(run, monkeypatch):
+    monkeypatch.setattr(cli_setup, "prepare_default", lambda: pytest.fail("it was converted"))
+    ran = run("setup")
+    assert ran.code == 0 and "ready" in ran.out and DEFAULT_MODEL in ran.out
+
+
+@pytest.fixture
+def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with a folder for the default model, but nothing in it."""
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
+    converted_default().mkdir(parents=True)
+    return tmp_path / "cache"
+
+
+@pytest.mark.default_model
+def test_setup_repairs_a_conversion_that_is_damaged(run, other_cache, monkeypatch):
+    called = []
+    monkeypatch.setattr(cli_setup, "prepare_default", lambda: called.append(1))
+    assert run("setup").code != 0 or called
+
+
+@pytest.mark.default_model
+def test_setup_by_force_keeps_what_works_until_it_has_better(run, other_cache, monkeypatch):
+    (converted_default() / "config.json").write_text("{}")
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: no network\n")
+    monkeypatch.setattr(cli_setup.subprocess, "run", lambda *_, **__: failed)
+    ran = run("setup", "--force")
+    assert ran.code == 1 and "no network" in ran.err and "Traceback" not in ran.err
+    assert (converted_default() / "config.json").is_file()
+
+
+def test_progress_never_mixes_with_results(capfd, monkeypatch, tmp_path):
+    def convert(progress: Any) -> Path:
+        progress("reading the tokenizer")
+        return tmp_path
+
+    monkeypatch.setattr("univerb.modeling.default_model.ensure_default", convert)
+    assert loading.prepare_default() == tmp_path
+    out, err = capfd.readouterr()
+    assert (out, "reading the tokenizer" in err) == ("", True)
