@@ -315,7 +315,7 @@ class TestWriting:
         lm.profile = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
         variants = standard_variants(lm.profile)
         prompt = WritingPrompt(reading, halves.context, scored.vocabulary, [halves.first.split()])
-        return {name: write(lm, [prompt], own, 16)[0] for name, own in variants.items()}
+        return {name: write(lm, [prompt], options, 16)[0] for name, options in variants.items()}
 
     def test_every_variant_is_that_of_generate(self, lm, halves, scored, texts):
         others = ["whole", "verify", "atomic", "segmented"]
@@ -339,8 +339,7 @@ class TestWriting:
             assert own.nll == pytest.approx(total, rel=1e-4)
 
     def test_pooled_figures_are_ratios_of_sums(self, lm, texts):
-        whole = standard_variants(lm.profile)["whole"]
-        found = pool_writing(whole, [texts["whole"], texts["bare"]])
+        found = pool_writing("whole", {}, [texts["whole"], texts["bare"]])
         steps = texts["whole"].steps + texts["bare"].steps
         assert found.steps_per_token == pytest.approx(steps / (texts["whole"].tokens + 16))
         assert found.run_words_most == max(texts["whole"].run_words, texts["bare"].run_words)
@@ -351,7 +350,8 @@ class TestWriting:
 
 class TestWhole:
     def test_an_interrupted_run_goes_on_where_it_stopped(self, lm, tmp_path, monkeypatch):
-        variants = [standard_variants(lm.profile)[name] for name in ("bare", "profile")]
+        known = standard_variants(lm.profile)
+        variants = {name: known[name] for name in ("bare", "profile")}
         told = []
 
         def run(folder):
@@ -388,7 +388,7 @@ class TestWhole:
             assert len(list(tmp_path.glob("*.jsonl"))) == change + 1
 
     def test_the_page_has_every_measure_and_every_variant(self, lm):
-        variants = list(standard_variants(lm.profile).values())
+        variants = standard_variants(lm.profile)
         report = evaluate_phrases(lm, LEASES, None, SMALL, variants=variants)
         rows = {measure: value for measure, value, _ in report.rows()}
         bits = report.to_dict()["true_text"]["exact_bits_per_byte"]
@@ -396,7 +396,7 @@ class TestWhole:
         assert len(rows) == 6
         page = report.markdown("univerb lab phrases")
         assert "KL(vector \\|\\| tokens)" in page and "univerb lab phrases" in page
-        assert all(f"| {variant.name} " in page for variant in variants)
+        assert all(f"| {name} " in page for name in variants)
 
     def test_documents_that_are_too_short_are_passed_over(self, lm):
         short = Document("Too short.")

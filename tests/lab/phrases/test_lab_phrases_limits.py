@@ -15,7 +15,6 @@ from univerb.lab.phrases.reading import Reading
 from univerb.lab.phrases.report import PhrasesReport
 from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
 from univerb.lab.phrases.true_text import TrueText, true_text
-from univerb.lab.phrases.writing import standard_variants
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -36,9 +35,8 @@ def test_what_the_lm_cannot_see_is_refused_at_once(lm, name):
 
 def test_all_that_the_lm_sees_can_be_used(lm):
     long = Document(" ".join([TEXT] * 12), "long.txt")
-    variants = [standard_variants(lm.profile)["bare"]]
     protocol = replace(SMALL, context=512, truth=480, max_tokens=500)
-    report = evaluate_phrases(lm, [long], None, protocol, variants=variants)
+    report = evaluate_phrases(lm, [long], None, protocol, variants={"bare": None})
     assert report.true_text.tokens == 480 and report.writing[0].tokens_per_text == 500
 
 

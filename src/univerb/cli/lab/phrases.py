@@ -79,10 +79,10 @@ def phrases(
     lm.profile = lm.profile.model_copy(update=decoding.options())
     from univerb.lab.phrases.plot import plot_report
     from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
-    from univerb.lab.phrases.writing import standard_variants, sweep_variants
+    from univerb.lab.phrases.writing import Variants, standard_variants, sweep_variants
 
     known = standard_variants(lm.profile)
-    variants = [variant for name, variant in known.items() if name in writing.variant]
+    variants: Variants = {name: known[name] for name in writing.variant}
     bounds: dict[str, Any] = {"limit": limit, "limit_writing": writing.limit_writing}
     if writing.sweep:
         variants = sweep_variants(writing.sweep_tolerance, writing.sweep_bias)

@@ -54,8 +54,8 @@ def _joined(hits: Sequence[Hit]) -> list[str]:
     texts: list[str] = []
     previous = None
     for chunk in chunks:
-        is_same = previous and previous.document == chunk.document
-        gap = chunk.start - previous.end if previous and is_same else -1
+        follows = previous is not None and previous.document == chunk.document
+        gap = chunk.start - previous.end if previous and follows else -1
         # Only a space can stand between neighbours; what overlaps stays apart.
         if 0 <= gap <= 1:
             texts[-1] += " " * gap + chunk.text

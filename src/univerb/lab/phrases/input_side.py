@@ -102,11 +102,11 @@ def pool_input_side(documents: Sequence[Sequence[Divergence]]) -> list[Divergenc
     """Concatenate the values of documents, kind by kind."""
     return [
         Divergence(
-            *kind,
-            list(chain.from_iterable(one.vector_tokens for one in each)),
-            list(chain.from_iterable(one.tokens_vector for one in each)),
+            *names,
+            list(chain.from_iterable(kind.vector_tokens for kind in same)),
+            list(chain.from_iterable(kind.tokens_vector for kind in same)),
         )
-        for kind, each in zip(KINDS, zip(*documents, strict=True), strict=True)
+        for names, same in zip(KINDS, zip(*documents, strict=True), strict=True)
     ]
 
 

@@ -33,7 +33,7 @@ def plot_report(path: Path, report: PhrasesReport) -> None:
     if report.true_text:
         _draw_true_text(axes[0], report.true_text, report.bias)
     elif report.writing:
-        _draw_sweep(*axes, report.writing)
+        _draw_sweep(axes[0], axes[1], report.writing)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     title = f"{Path(report.about['model']).name}, {report.about['documents']} documents"
@@ -58,21 +58,21 @@ def _draw_true_text(axis: Any, text: TrueText, bias: float) -> None:  # noqa: AN
 
 def _draw_sweep(left: Any, right: Any, writing: Sequence[VariantFigures]) -> None:  # noqa: ANN401
     """Draw Diversity and perplexity against steps per token, a line for each tolerance."""
-    bare = next(own for own in writing if own.name == BARE)
+    bare = next(variant for variant in writing if variant.name == BARE)
     lines: dict[float, list[VariantFigures]] = {}
-    for own in writing:
-        if own.options:
-            lines.setdefault(own.options["tolerance"], []).append(own)
+    for variant in writing:
+        if variant.options:
+            lines.setdefault(variant.options["tolerance"], []).append(variant)
     left.axhline(100 * bare.diversity, color=_GREY, label="bare LM")
     right.axhline(1.0, color=_GREY)
     for colour, (tolerance, points) in zip(_SHADES * len(lines), lines.items(), strict=False):
-        steps = [own.steps_per_token for own in points]
-        diversity = [100 * own.diversity for own in points]
+        steps = [variant.steps_per_token for variant in points]
+        diversity = [100 * variant.diversity for variant in points]
         label = f"tolerance {tolerance:g}"
         left.plot(steps, diversity, color=colour, marker="o", label=label)
-        right.plot(steps, [own.ppl / bare.ppl for own in points], color=colour, marker="o")
-        for own, x, y in zip(points, steps, diversity, strict=True):
-            left.annotate(f"{(own.options or {})['phrase_bias']:g}", (x, y), fontsize=7)
+        right.plot(steps, [variant.ppl / bare.ppl for variant in points], color=colour, marker="o")
+        for variant, x, y in zip(points, steps, diversity, strict=True):
+            left.annotate(f"{(variant.options or {})['phrase_bias']:g}", (x, y), fontsize=7)
     right.set_yscale("log")
     for axis, name in ((left, "Diversity"), (right, "perplexity, times the bare LM's own")):
         axis.set_xlabel("steps per base token (numbers at points: phrase_bias)")

@@ -117,7 +117,7 @@ def _firing_rows(firing: Firing) -> Iterator[Row]:
 
 
 def _input_rows(divergences: Sequence[Divergence]) -> Iterator[Row]:
-    by_kind = {(own.vector, own.position): own for own in divergences}
+    by_kind = {(kind.vector, kind.position): kind for kind in divergences}
     for position in POSITIONS:
         encoder = by_kind["encoder", position]
         ours = mean_and_p95(encoder.vector_tokens)

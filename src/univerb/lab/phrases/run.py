@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from univerb.lab.phrases.reading import Reading
 from univerb.lab.phrases.report import PhrasesReport
 from univerb.lab.phrases.true_text import TrueText, pool_true_text, true_text
 from univerb.lab.phrases.writing import (
-    Variant,
+    Variants,
     WritingPrompt,
     WrittenText,
     pool_writing,
@@ -81,7 +82,7 @@ def evaluate_phrases(
     corpus: Corpus | None = None,
     protocol: PhrasesProtocol | None = None,
     *,
-    variants: Sequence[Variant] = (),
+    variants: Variants = MappingProxyType({}),
     only_write: bool = False,
     limit: int = 300,
     limit_writing: int | None = None,
@@ -124,7 +125,7 @@ def evaluate_phrases(
         some = list(islice(waiting, min(_BATCH, room) if room > 0 else 1))
         if not some:
             break
-        names += evaluation.measure(some, variants if room > 0 else ())
+        names += evaluation.measure(some, variants if room > 0 else {})
         if progress:
             progress(len(names), min(limit, len(texts)))
     if not names:
@@ -161,9 +162,9 @@ class _Evaluation:
         self._bias = config.phrase_bias
         self._tolerance = 1.0 if config.mode == "atomic" else config.tolerance
 
-    def measure(self, documents: Sequence[Document], variants: Sequence[Variant]) -> list[str]:
+    def measure(self, documents: Sequence[Document], variants: Variants) -> list[str]:
         """Measure what the cache lacks; returns the names of documents that are long enough."""
-        wanted = [*([] if self._only_write else [_TEXT]), *map(_label, variants)]
+        wanted = [*([] if self._only_write else [_TEXT]), *starmap(_label, variants.items())]
         names = {_name(document): document for document in documents}
         prompts: dict[str, WritingPrompt] = {}
         for name, document in list(names.items()):
@@ -176,11 +177,11 @@ class _Evaluation:
                 continue
             with torch.inference_mode():
                 prompts[name] = self._read(name, halves, missing)
-        for variant in variants:
-            label = _label(variant)
+        for variant, options in variants.items():
+            label = _label(variant, options)
             due = [name for name in prompts if self._cache.get(name, label) is None]
             max_tokens = self._protocol.max_tokens
-            texts = write(self._lm, [prompts[name] for name in due], variant, max_tokens)
+            texts = write(self._lm, [prompts[name] for name in due], options, max_tokens)
             for name, text in zip(due, texts, strict=True):
                 self._cache.put(name, label, asdict(text))
         return list(names)
@@ -230,7 +231,7 @@ class _Evaluation:
         )
 
     def report(
-        self, names: Sequence[str], variants: Sequence[Variant], written: Sequence[str]
+        self, names: Sequence[str], variants: Variants, written: Sequence[str]
     ) -> PhrasesReport:
         """Pool the documents."""
         read = TypeAdapter(TextFigures).validate_python
@@ -238,18 +239,18 @@ class _Evaluation:
         return PhrasesReport(
             about=self._about(len(names), len(written)),
             bias=self._bias,
-            true_text=pool_true_text([own.true_text for own in texts]) if texts else None,
-            firing=pool_firing([own.firing for own in texts]) if texts else None,
-            input_side=pool_input_side([own.input_side for own in texts]) if texts else [],
+            true_text=pool_true_text([text.true_text for text in texts]) if texts else None,
+            firing=pool_firing([text.firing for text in texts]) if texts else None,
+            input_side=pool_input_side([text.input_side for text in texts]) if texts else [],
             writing=[
-                pool_writing(
-                    variant,
-                    [WrittenText(**self._cache.get(name, _label(variant))) for name in written],
-                )
-                for variant in variants
+                pool_writing(variant, options, self._texts(_label(variant, options), written))
+                for variant, options in variants.items()
                 if written
             ],
         )
+
+    def _texts(self, label: str, names: Sequence[str]) -> list[WrittenText]:
+        return [WrittenText(**self._cache.get(name, label)) for name in names]
 
     def _about(self, documents: int, written: int) -> dict[str, Any]:
         lm, corpus = self._lm, self._corpus
@@ -274,9 +275,9 @@ class _Evaluation:
         }
 
 
-def _label(variant: Variant) -> str:
+def _label(variant: str, options: dict[str, Any] | None) -> str:
     """Name a variant with its options: what `profile` means may change."""
-    return f"writing {variant.name} {json.dumps(variant.options, sort_keys=True)}"
+    return f"writing {variant} {json.dumps(options, sort_keys=True)}"
 
 
 def _name(document: Document) -> str:

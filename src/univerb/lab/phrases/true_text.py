@@ -81,10 +81,10 @@ def true_text(
 def pool_true_text(documents: Sequence[TrueText]) -> TrueText:
     """Add up documents, all measured at the same biases."""
     return TrueText(
-        tokens=sum(one.tokens for one in documents),
-        bytes=sum(one.bytes for one in documents),
-        bare=sum(one.bare for one in documents),
+        tokens=sum(text.tokens for text in documents),
+        bytes=sum(text.bytes for text in documents),
+        bare=sum(text.bare for text in documents),
         biases=documents[0].biases,
-        exact=[sum(values) for values in zip(*(one.exact for one in documents), strict=True)],
-        strict=[sum(values) for values in zip(*(one.strict for one in documents), strict=True)],
+        exact=[sum(values) for values in zip(*(text.exact for text in documents), strict=True)],
+        strict=[sum(values) for values in zip(*(text.strict for text in documents), strict=True)],
     )

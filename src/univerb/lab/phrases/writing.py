@@ -1,7 +1,8 @@
 """What greedy decoding writes after a first half: how fast, how varied, how likely, how copied."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy
@@ -21,14 +22,11 @@ BARE = "bare"
 PROFILE = "profile"
 
 
-class Variant(NamedTuple):
-    """Options of decoding that are compared; None means the bare LM, without phrases."""
-
-    name: str
-    options: dict[str, Any] | None
+Variants = Mapping[str, dict[str, Any] | None]
+"""Options of decoding that are compared, by name; None means the bare LM, without phrases."""
 
 
-def standard_variants(profile: Profile) -> dict[str, Variant]:
+def standard_variants(profile: Profile) -> Variants:
     """Return the variants that are compared, by name: the bare LM, the profile, and four others."""
     resolved = GenerationConfig().resolved(profile)
     atomic = {
@@ -47,19 +45,16 @@ def standard_variants(profile: Profile) -> dict[str, Variant]:
         "atomic": atomic,
         "segmented": atomic | {"segment": True},
     }
-    return {name: Variant(name, own) for name, own in options.items()}
+    return options
 
 
-def sweep_variants(tolerances: Sequence[float], biases: Sequence[float]) -> list[Variant]:
+def sweep_variants(tolerances: Sequence[float], biases: Sequence[float]) -> Variants:
     """Return the variants of a sweep: the bare LM, `unfold` with every tolerance and bias."""
-    return [Variant(BARE, None)] + [
-        Variant(
-            f"tolerance {tolerance:g}, bias {bias:g}",
-            {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias},
-        )
-        for tolerance in tolerances
-        for bias in biases
-    ]
+    variants: dict[str, dict[str, Any] | None] = {BARE: None}
+    for tolerance, bias in product(tolerances, biases):
+        options = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias}
+        variants[f"tolerance {tolerance:g}, bias {bias:g}"] = options
+    return variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +91,26 @@ class WritingPrompt(NamedTuple):
 
 
 def write(
-    lm: DynamicLM, prompts: Sequence[WritingPrompt], variant: Variant, max_tokens: int = 128
+    lm: DynamicLM,
+    prompts: Sequence[WritingPrompt],
+    variant: dict[str, Any] | None,
+    max_tokens: int = 128,
 ) -> list[WrittenText]:
     """Continue first halves greedily, all in one batch, and measure the texts.
 
     Args:
         lm: The model.
         prompts: The documents.
-        variant: The options of decoding; all variants run in the precision of the bare LM.
+        variant: Options of decoding, or None; all run in the precision of the bare LM.
         max_tokens: Base tokens to write.
 
     Returns:
         The text of each and its figures.
     """
     contexts = [prompt.context for prompt in prompts]
-    phrases = None if variant.options is None else [prompt.vocabulary for prompt in prompts]
-    options = {"max_tokens": max_tokens, "dtype": "float32"} | (variant.options or {})
+    phrases = None if variant is None else [prompt.vocabulary for prompt in prompts]
+    options: dict[str, Any] = {"max_tokens": max_tokens, "dtype": "float32"}
+    options |= variant or {}
     results = batch(lm, contexts, phrases, **options)
     return [_measured(prompt, made) for prompt, made in zip(prompts, results, strict=True)]
 
@@ -163,13 +162,15 @@ class VariantFigures:
     splitter: str
 
 
-def pool_writing(variant: Variant, texts: Sequence[WrittenText]) -> VariantFigures:
+def pool_writing(
+    name: str, options: dict[str, Any] | None, texts: Sequence[WrittenText]
+) -> VariantFigures:
     """Return ratios of sums over the texts of a variant, and means of what is measured by text."""
     tokens = max(sum(text.tokens for text in texts), 1)
     repetition = mean_repetition([dict(zip(SIZES, text.rep, strict=True)) for text in texts])
     return VariantFigures(
-        name=variant.name,
-        options=variant.options,
+        name=name,
+        options=options,
         documents=len(texts),
         tokens_per_text=tokens / len(texts),
         steps_per_token=sum(text.steps for text in texts) / tokens,

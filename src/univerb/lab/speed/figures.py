@@ -48,40 +48,42 @@ def break_even(extra: float, saved: float) -> float | None:
 
 def figures(rounds: Sequence[SpeedRound], system: str, precision: str = "") -> dict[str, Figure]:
     """Return the figures of one system over the rounds of a workload, by column."""
-    each = [one.measured[system] for one in rounds]
+    measurements = [round_.measured[system] for round_ in rounds]
     present = rounds[0].measured
     plain = SYSTEMS[system].plain
-    tokens = sum(len(one.ids) for one in each)
+    tokens = sum(len(cost.ids) for cost in measurements)
 
     def median(value: Callable[[Measurement], float]) -> float:
-        return statistics.median(value(one) * PER / len(one.ids) for one in each)
+        return statistics.median(value(cost) * PER / len(cost.ids) for cost in measurements)
 
     def ratio(other: str, value: Callable[[Measurement], float]) -> Spread | None:
         if other not in present:
             return None
-        pairs = [(one.measured[system], one.measured[other]) for one in rounds]
+        pairs = [(round_.measured[system], round_.measured[other]) for round_ in rounds]
         return spread([value(a) / len(a.ids) / (value(b) / len(b.ids)) for a, b in pairs])
 
     def same(other: str) -> str:
-        count = sum(one.measured[system].ids == one.measured[other].ids for one in rounds)
+        count = sum(round_.measured[system].ids == round_.measured[other].ids for round_ in rounds)
         return f"{other} {count}/{len(rounds)}"
 
     return {
         "system": system,
         "precision": precision,
-        "first token s": statistics.median(one.first for one in each),
-        "prepare": median(lambda one: one.prepare),
-        "prefill": median(lambda one: one.prefill),
-        "decode": median(lambda one: one.decode),
-        "total s": median(lambda one: one.total),
-        **{f"x {other}": ratio(other, lambda one: one.total) for other in REFERENCES},
-        "decode x plain": ratio(plain, lambda one: one.decode) if plain != system else None,
-        "steps": statistics.mean(one.steps for one in each),
-        "tokens / step": tokens / sum(one.steps + 1 for one in each),
-        "in phrases": sum(one.phrase_tokens for one in each) / tokens,
-        "peak MB": round(max(one.peak_mb for one in each)),
+        "first token s": statistics.median(cost.first for cost in measurements),
+        "prepare": median(lambda cost: cost.prepare),
+        "prefill": median(lambda cost: cost.prefill),
+        "decode": median(lambda cost: cost.decode),
+        "total s": median(lambda cost: cost.total),
+        **{f"x {other}": ratio(other, lambda cost: cost.total) for other in REFERENCES},
+        "decode x plain": ratio(plain, lambda cost: cost.decode) if plain != system else None,
+        "steps": statistics.mean(cost.steps for cost in measurements),
+        "tokens / step": tokens / sum(cost.steps + 1 for cost in measurements),
+        "in phrases": sum(cost.phrase_tokens for cost in measurements) / tokens,
+        "peak MB": round(max(cost.peak_mb for cost in measurements)),
         "break-even": _break_even(rounds, system, plain),
-        "same text": ", ".join(same(one) for one in REFERENCES if one in present and one != system),
+        "same text": ", ".join(
+            same(other) for other in REFERENCES if other in present and other != system
+        ),
     }
 
 
@@ -90,7 +92,7 @@ def _break_even(rounds: Sequence[SpeedRound], system: str, plain: str) -> str:
     if SYSTEMS[system].mode is None or plain not in rounds[0].measured:
         return ""
     # Differences within a round: both sides had the same prompt and the same machine.
-    pairs = [(one.measured[system], one.measured[plain]) for one in rounds]
+    pairs = [(round_.measured[system], round_.measured[plain]) for round_ in rounds]
     extra = [a.prepare + a.prefill - (b.prepare + b.prefill) for a, b in pairs]
     saved = [b.decode / len(b.ids) - a.decode / len(a.ids) for a, b in pairs]
     length = break_even(statistics.median(extra), statistics.median(saved))
@@ -102,8 +104,8 @@ def _break_even(rounds: Sequence[SpeedRound], system: str, plain: str) -> str:
 def report_systems(run: SystemsRun) -> SpeedReport:
     """Return the tables of a run, two for each workload: time, and work."""
     by_workload: dict[str, list[SpeedRound]] = {}
-    for one in run.rounds:
-        by_workload.setdefault(one.workload, []).append(one)
+    for round_ in run.rounds:
+        by_workload.setdefault(round_.workload, []).append(round_)
     tables = []
     for name, rounds in by_workload.items():
         rows = [figures(rounds, system, run.precision[system]) for system in rounds[0].measured]
@@ -116,5 +118,8 @@ def report_systems(run: SystemsRun) -> SpeedReport:
             cells = [tuple(row[column] for column in header) for row in rows]
             tables.append(SpeedTable(title, about, tuple(header), cells))
     failed = [f"Not measured: {name}: {reason}" for name, reason in run.not_measured.items()]
-    details = {"not_measured": run.not_measured, "rounds": [asdict(one) for one in run.rounds]}
+    details = {
+        "not_measured": run.not_measured,
+        "rounds": [asdict(round_) for round_ in run.rounds],
+    }
     return SpeedReport(run.about, tables, [*NOTES, *failed], details)

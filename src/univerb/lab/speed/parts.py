@@ -14,7 +14,7 @@ from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch
 from univerb.documents.read import read_documents
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, OptionError
 from univerb.lab.speed.systems import SINGLE
 from univerb.lab.speed.timing import (
     Figure,
@@ -81,9 +81,11 @@ def time_part(
     elif part == "encoding":
         phrases = list(lm.vocabulary(documents))[:ENCODED]
         tables = time_encoding(lm, phrases, rounds, progress)
-    else:
+    elif isinstance(lm, DynamicLM):
         queries = [lm.tokenizer.decode(ids) for ids in prompts[: rounds + 1]]
         tables = time_corpus(lm, documents, queries, progress)
+    else:
+        raise OptionError("a corpus is built with the torch engine. Leave --engine out.")
     about = {
         "model": Path(lm.name).name,
         "engine": lm.engine,
@@ -121,7 +123,7 @@ def time_head(
         progress: Called after each round.
 
     Returns:
-        Times per step, and how many greedy choices differ.
+        Times per step, and the number of greedy choices that differ.
     """
     sizes = sorted({min(size, len(phrases)) for size in SIZES})
     vocabularies = {
@@ -133,8 +135,8 @@ def time_head(
     precision: dict[str, Any] = {"dtype": SINGLE} if isinstance(lm, DynamicLM) else {}
 
     def ours(count: int, size: int, **options: Any) -> Callable[[], object]:  # noqa: ANN401
-        given = NEVER_CHOSEN | precision | options | {"max_tokens": TOKENS, "ignore_eos": True}
-        return lambda: batch(lm, prompts[:count], vocabularies.get(size), **given)
+        options |= NEVER_CHOSEN | precision | {"max_tokens": TOKENS, "ignore_eos": True}
+        return lambda: batch(lm, prompts[:count], vocabularies.get(size), **options)
 
     systems: dict[str, Callable[[], object]] = {"univerb, P = 0": ours(1, 0)}
     for size in sizes:
@@ -149,8 +151,8 @@ def time_head(
     seconds = interleaved(systems, rounds, progress)
     reference = seconds["univerb, P = 0"]
     rows: list[tuple[Figure, ...]] = [
-        (name, round(1000 * median(own) / TOKENS, 2), ratio(own, reference))
-        for name, own in seconds.items()
+        (name, round(1000 * median(times) / TOKENS, 2), ratio(times, reference))
+        for name, times in seconds.items()
     ]
     about = f"{TOKENS} tokens after {PROMPT}, {rounds} rounds; phrases are scored and never chosen"
     return [
@@ -173,19 +175,18 @@ def _choices(
     precision: dict[str, Any],
 ) -> SpeedTable:
     """Compare the first unit after each prompt, with the short-list and without."""
-    how = precision | {"mode": "atomic", "max_tokens": 1, "overshoot": "allow", "ignore_eos": True}
-    units = {
-        exact: [batch(lm, [ids], vocabulary, exact=exact, **how)[0].pieces[0] for ids in prompts]
-        for exact in (True, False)
-    }
-    pairs = list(zip(units[True], units[False], strict=True))
-    differ = sum(exact.ids != listed.ids for exact, listed in pairs)
-    phrases = sum(exact.is_phrase for exact, _ in pairs)
+    options: dict[str, Any] = precision | {"mode": "atomic", "max_tokens": 1}
+    options |= {"overshoot": "allow", "ignore_eos": True}
+    exact, listed = (
+        [made.pieces[0] for made in batch(lm, prompts, vocabulary, exact=is_exact, **options)]
+        for is_exact in (True, False)
+    )
+    differ = sum(one.ids != other.ids for one, other in zip(exact, listed, strict=True))
     return SpeedTable(
         "short-list",
         f"greedy choices of `atomic` after prompts, P = {len(vocabulary):,}",
         ("choices", "phrases among them", "different with the short-list"),
-        [(str(len(pairs)), phrases, differ)],
+        [(str(len(exact)), sum(unit.is_phrase for unit in exact), differ)],
     )
 
 
@@ -204,15 +205,15 @@ def time_encoding(
     systems = {"shared prefixes": lambda: lm.run_encoder(phrases), "by length": by_length}
     seconds = interleaved(systems, rounds, progress)
     rows: list[tuple[Figure, ...]] = [
-        (name, round(len(phrases) / median(own)), ratio(own, seconds["shared prefixes"]))
-        for name, own in seconds.items()
+        (name, round(len(phrases) / median(times)), ratio(times, seconds["shared prefixes"]))
+        for name, times in seconds.items()
     ]
     header = ("method", "phrases / s", "x shared")
     return [SpeedTable("encoding", f"{len(phrases):,} phrases, {rounds} rounds", header, rows)]
 
 
 def time_corpus(
-    lm: PhraseModel,
+    lm: DynamicLM,
     documents: Sequence[Document],
     queries: Sequence[str],
     progress: Progress | None = None,

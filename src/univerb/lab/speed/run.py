@@ -165,11 +165,11 @@ def run_systems(
         cache = ResultCache(folder / _ROUNDS if folder else None, _key(plan, list(running)))
         rounds = []
         for number, request in enumerate(plan.requests, 1):
-            kept = cache.get(request.key, _ROUND)
-            if kept is None:
-                kept = _measure(request, plan.max_tokens, running, number)
-                cache.put(request.key, _ROUND, kept)
-            measured = {name: Measurement(**kept[name]) for name in running}
+            costs = cache.get(request.key, _ROUND)
+            if costs is None:
+                costs = _measure(request, plan.max_tokens, running, number)
+                cache.put(request.key, _ROUND, costs)
+            measured = {name: Measurement(**costs[name]) for name in running}
             rounds.append(SpeedRound(request.workload, request.name, len(request.ids), measured))
             if progress:
                 progress("rounds", number, len(plan.requests))

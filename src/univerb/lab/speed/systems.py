@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 HF, LLAMA = "hf", "llama.cpp"
 SINGLE, HALF = "float32", "float16"
-LOOKUP = {"prompt_lookup_num_tokens": 10}
 _GROUPS = ("univerb", "univerb-torch", "univerb-llamacpp")
 
 
@@ -44,7 +43,7 @@ SYSTEMS: dict[str, SystemSpec] = {
     HF: SystemSpec("hf", HF, SINGLE),
     f"{HF}-{HALF}": SystemSpec("hf", HF, HALF),
     f"{HF}-bfloat16": SystemSpec("hf", HF, "bfloat16"),
-    f"{HF}-prompt-lookup": SystemSpec("hf", HF, SINGLE, options=LOOKUP),
+    f"{HF}-prompt-lookup": SystemSpec("hf", HF, SINGLE, options={"prompt_lookup_num_tokens": 10}),
     LLAMA: SystemSpec("llama.cpp", LLAMA),
     "univerb-torch-plain": SystemSpec("torch", HF, SINGLE),
     "univerb-torch-verify": SystemSpec("torch", HF, SINGLE, "verify"),

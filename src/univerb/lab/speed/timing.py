@@ -54,7 +54,7 @@ class SpeedTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as JSON can hold it, each row by column."""
-        rows = [dict(zip(self.header, map(_plain, row), strict=True)) for row in self.rows]
+        rows = [dict(zip(self.header, map(_json_value, row), strict=True)) for row in self.rows]
         return {"about": self.about, "rows": rows}
 
 
@@ -110,7 +110,7 @@ def interleaved(
 
 def ratio(seconds: Sequence[float], reference: Sequence[float]) -> Spread:
     """Return the ratio to a reference, taken within each round."""
-    return spread([own / other for own, other in zip(seconds, reference, strict=True)])
+    return spread([time / base for time, base in zip(seconds, reference, strict=True)])
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -137,5 +137,5 @@ def _text(figure: Figure) -> str:
     return str(figure) if isinstance(figure, Spread) else markdown.plain(figure)
 
 
-def _plain(figure: Figure) -> object:
+def _json_value(figure: Figure) -> object:
     return figure._asdict() if isinstance(figure, Spread) else figure

@@ -150,8 +150,8 @@ def make_requests(
     folder = str(corpus.folder.resolve())
     passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit)
     return [
-        Request(name, own.name, own.prefix, lm.tokenizer.decode(own.prefix), folder)
-        for own in passages
+        Request(name, passage.name, passage.prefix, lm.tokenizer.decode(passage.prefix), folder)
+        for passage in passages
     ]
 
 
@@ -169,15 +169,15 @@ def warm_up_requests(lm: "DynamicLM", requests: Sequence[Request]) -> list[Reque
 def demo_documents() -> list[Document]:
     """Read the documents that ship with univerb."""
     with as_file(files("univerb") / "assets" / "demo") as folder:
-        return [one for one in read_documents(folder) if not one.name.startswith("README")]
+        return [text for text in read_documents(folder) if not text.name.startswith("README")]
 
 
 def _demo_requests(lm: "DynamicLM", limit: int) -> list[Request]:
-    encoded = [(one, lm.tokenizer.encode_prompt(one.text)) for one in demo_documents()]
-    long = [(one, tuple(ids[:PREFIX])) for one, ids in encoded if len(ids) >= PREFIX]
+    encoded = [(text, lm.tokenizer.encode_prompt(text.text)) for text in demo_documents()]
+    long = [(text, tuple(ids[:PREFIX])) for text, ids in encoded if len(ids) >= PREFIX]
     return [
-        Request(DEMO, one.name, ids, passages=(Chunk(one.name, 0, one.text),))
-        for one, ids in long[:limit]
+        Request(DEMO, text.name, ids, passages=(Chunk(text.name, 0, text.text),))
+        for text, ids in long[:limit]
     ]
 
 
