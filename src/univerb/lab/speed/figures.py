@@ -32,14 +32,9 @@ NOTES = (
 
 
 def break_even(extra: float, saved: float) -> float | None:
-    """Return the length from which on a system is faster than another.
+    """Return the base tokens from which on a system is faster than another, and stays so.
 
-    Args:
-        extra: Additional seconds before the first token.
-        saved: Seconds saved for each token.
-
-    Returns:
-        Base tokens; 0 if it is faster at once, None if it never is, or does not stay so.
+    It needs `extra` seconds more before the first token, and `saved` less for each; None: never.
     """
     if saved <= 0:
         return None if saved < 0 or extra >= 0 else 0.0

@@ -109,37 +109,46 @@ def make_plan(
             corpus = open_or_build(lm, needed, data, folder, progress)
             described[needed] = describe_corpus(corpus, is_own=folder is None)
         requests += make_requests(lm, name, data, corpus, limit, max_tokens)
+    return SystemsPlan(
+        requests=requests,
+        warm_up=warm_up_requests(lm, requests),
+        systems=systems,
+        settings=SystemSettings(
+            model=lm.name,
+            backbone=lm.model.name_or_path,
+            threads=threads,
+            context=_context(lm, requests, max_tokens),
+            offline=offline,
+        ),
+        max_tokens=max_tokens,
+        about={
+            "corpora": described or "none",
+            "requests": f"{limit} of each workload at most, {max_tokens} base tokens each",
+            **_about(lm, threads),
+        },
+    )
+
+
+def _about(lm: "DynamicLM", threads: int) -> dict[str, Any]:
+    return {
+        "model": Path(lm.name).name,
+        "encoder": lm.fingerprint(),
+        "profile": lm.profile.model_dump(),
+        "seed": "none: greedy decoding",
+        "timed": "retrieval, choice of phrases and their encoding are inside; loading is not",
+        **environment(threads),
+    }
+
+
+def _context(lm: "DynamicLM", requests: Sequence[Request], max_tokens: int) -> int:
+    """Return the positions that the longest request takes, or refuse it."""
     longest = max(len(request.ids) for request in requests) + max_tokens
     if longest > lm.context_size:
         raise OptionError(
             f"prompts and {max_tokens} tokens take {longest} positions; {lm.name!r} has "
             f"{lm.context_size}. Lower --max-tokens."
         )
-    settings = SystemSettings(
-        model=lm.name,
-        backbone=lm.model.name_or_path,
-        threads=threads,
-        context=min(-(-longest // _BLOCK) * _BLOCK, lm.context_size),
-        offline=offline,
-    )
-    about = {
-        "model": Path(lm.name).name,
-        "encoder": lm.fingerprint(),
-        "profile": lm.profile.model_dump(),
-        "corpora": described or "none",
-        "requests": f"{limit} of each workload at most, {max_tokens} base tokens each",
-        "seed": "none: greedy decoding",
-        "timed": "retrieval, choice of phrases and their encoding are inside; loading is not",
-        **environment(threads),
-    }
-    return SystemsPlan(
-        requests=requests,
-        warm_up=warm_up_requests(lm, requests),
-        systems=systems,
-        settings=settings,
-        max_tokens=max_tokens,
-        about=about,
-    )
+    return min(-(-longest // _BLOCK) * _BLOCK, lm.context_size)
 
 
 def run_systems(
