@@ -210,12 +210,12 @@ def test_no_text_becomes_markup(compare, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("p", ("none of --docs, --corpus and --texts",)),
+        ("p", ("none of several", "--docs, --corpus, --texts")),
         ("p --docs lease.txt --corpus c.uv", ("--docs and --corpus",)),
-        ("p --docs lease.txt --texts a.jsonl", ("--texts and --docs", "one of them")),
+        ("p --docs lease.txt --texts a.jsonl", ("--docs and --texts", "Give one of")),
         ("p --docs lease.txt --system atomic", ("atomic alone is no comparison",)),
         ("p --docs lease.txt --system plain --system plain", ("plain alone",)),
-        ("p --texts a.jsonl --texts a.jsonl", ("PROMPT is not for --texts",)),
+        ("p --texts a.jsonl --texts a.jsonl", ("prompt is not for --texts",)),
         ("--texts a.jsonl --texts a.jsonl --max-tokens 5", ("--max-tokens is not for --texts",)),
         ("--texts a.jsonl", ("'a.jsonl' has nothing to compare",)),
         ("--texts a.jsonl --texts b.jsonl", ("'b.jsonl' cannot be read",)),

@@ -189,7 +189,7 @@ def test_a_server_that_refuses_is_one_line(run, server, texts, tmp_path):
     refused(ran, "401", "no such ***")
     unusable = asking(server, tmp_path)
     before = len(server.requests)
-    refused(run("lab", "judge", *texts, *unusable), "cannot be used")
+    refused(run("lab", "judge", *texts, *unusable), "cannot be written")
     assert len(server.requests) == before
 
 
@@ -244,14 +244,12 @@ def test_a_sheet_is_never_overwritten(run, texts, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("", ("no way to judge", "--filled")),
+        ("", ("none of several options", "--filled")),
         ("--prompts p --replies r", ("--prompts and --replies", "Give one")),
         ("--sheet s --key k --endpoint http://127.0.0.1/v1", ("--endpoint and --sheet",)),
-        ("--endpoint http://127.0.0.1/v1", ("--endpoint needs --judge-model",)),
-        ("--endpoint http://127.0.0.1/v1 --judge-model m", ("--endpoint needs --log",)),
+        ("--endpoint http://127.0.0.1/v1", ("the judge has no model",)),
         ("--endpoint nowhere --judge-model m --log l", ("address is 'nowhere'",)),
-        ("--sheet s", ("--sheet needs --key",)),
-        ("--filled f", ("--filled needs --key",)),
+        ("--filled f", ("'key.json' cannot be read",)),
         ("--prompts p --key k", ("--key is not for --prompts",)),
         ("--prompts p --workers 2", ("--workers is not for --prompts",)),
         ("--replies r --log l", ("--log is not for --replies",)),

@@ -142,7 +142,7 @@ def test_where_there_is_a_key_there_is_a_whole_sheet(tmp_path, monkeypatch):
 def test_answers_are_unblinded(made, tmp_path, delimiter, encoding):
     path, key = made
     filled = fill(path, tmp_path / "a.csv", likes_good, delimiter, encoding)
-    found = human_preference(key, [read_sheet(filled, key)])
+    found = human_preference([read_sheet(filled, key)])
     assert [own.criterion for own in found] == list(CRITERIA)
     for own in found:
         assert own.rates == own.majority == Tally(9, 0, 0)
@@ -159,8 +159,8 @@ def test_exchanging_the_systems_exchanges_better_and_worse(tmp_path_factory, dat
     filled = fill(folder / "s", folder / "a", lambda n, *_: cells[n])
     exchanged = key.model_copy(update={"sides": {i: 3 - s for i, s in key.sides.items()}})
     for own, other in zip(
-        human_preference(key, [read_sheet(filled, key)]),
-        human_preference(exchanged, [read_sheet(filled, exchanged)]),
+        human_preference([read_sheet(filled, key)]),
+        human_preference([read_sheet(filled, exchanged)]),
         strict=True,
     ):
         assert own.rates == other.rates[::-1] and own.rates.total == 9
@@ -185,7 +185,7 @@ def test_several_annotators_by_hand(tmp_path):
         read_sheet(fill(tmp_path / "s", tmp_path / f"{n}.csv", answers(own)), key)
         for n, own in enumerate(said)
     ]
-    found = human_preference(key, sheets)
+    found = human_preference(sheets)
     assert [own.criterion for own in found] == list(CRITERIA[:-1])
     overall = found[0]
     assert overall.annotators == 3
@@ -196,7 +196,7 @@ def test_several_annotators_by_hand(tmp_path):
     assert overall.agreement is not None and overall.agreement.raw == pytest.approx(0.5)
     assert overall.agreement.method == "Fleiss"
     assert json.loads(json.dumps(overall.to_dict()))["agreement"]["raw"] == pytest.approx(0.5)
-    two = human_preference(key, sheets[:2])[0]
+    two = human_preference(sheets[:2])[0]
     assert two.agreement is not None and two.agreement.method == "Cohen"
     # Two that differ have no majority.
     assert two.majority == Tally(2, 1, 1)
@@ -211,7 +211,7 @@ def test_rows_may_be_sorted_and_columns_added(made, tmp_path):
         writer.writeheader()
         writer.writerows(record | {"comment": "hm"} for record in reversed(records))
         file.write(",,,,,,,,,\r\n")
-    assert human_preference(key, [read_sheet(filled, key)])[0].rates == Tally(9, 0, 0)
+    assert human_preference([read_sheet(filled, key)])[0].rates == Tally(9, 0, 0)
 
 
 @pytest.mark.parametrize("cell", ["3", "", "both", "1.5"])
@@ -260,7 +260,7 @@ def test_what_is_no_filled_sheet_is_refused(made, tmp_path):
     with pytest.raises(OptionError, match="cannot be read"):
         read_sheet(tmp_path / "nowhere", key)
     with pytest.raises(OptionError, match="no filled sheet"):
-        human_preference(key, [])
+        human_preference([])
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_line_that_a_crash_tore_is_asked_again(server, tmp_path):
 
 @LOOPBACK
 def test_a_log_that_cannot_be_used_is_noticed_at_once(server, tmp_path):
-    with pytest.raises(OptionError, match="cannot be used"):
+    with pytest.raises(OptionError, match="cannot be written"):
         run(server, tmp_path)
     assert not server.requests
     run(server, tmp_path / "log", PAIRS[:1])
@@ -207,7 +207,7 @@ def test_wrong_endpoints_are_refused_without_showing_a_secret(fields, message):
 
 def test_the_key_comes_from_the_environment_and_is_not_shown(monkeypatch):
     monkeypatch.setenv("UNIVERB_JUDGE_KEY", f"{KEY}\n")
-    monkeypatch.setenv("OTHER_KEY", " ")
     assert key_from_environment() == KEY
-    assert key_from_environment("OTHER_KEY") is None
+    monkeypatch.setenv("UNIVERB_JUDGE_KEY", " ")
+    assert key_from_environment() is None
     assert KEY not in repr(Endpoint("https://h/v1", "m", KEY))

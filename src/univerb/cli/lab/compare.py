@@ -1,7 +1,6 @@
 """`univerb lab compare`: the paper's case study, one prompt written by several systems."""
 
 import json
-from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from univerb.cli.console import console, note_untrained, pieces_text, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
 from univerb.cli.generate import selected_phrases
-from univerb.cli.lab.options import refuse_overwriting, typed_names, write_pages
+from univerb.cli.lab.options import chosen_way, refuse_overwriting
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, OUTPUT, PHRASES, AsJson, TorchFlags
 from univerb.cli.progress import progress_bars
@@ -65,7 +64,11 @@ def compare(
     """Show what systems write for the same prompts, side by side, phrases in colour."""
     show_warnings()
     # Checked and read before the model is loaded: a wrong input should not cost the wait.
-    _check(typed_names(context), system, html)
+    chosen_way(context, {"docs": None, "corpus": None, "texts": {"html"}})
+    if len(set(system)) < 2:
+        raise OptionError(f"{system[0].value} alone is no comparison. Give another --system.")
+    if html and (html.is_dir() or not html.parent.is_dir()):
+        raise OptionError(f"--html {str(html)!r} cannot be written. Name a file in a folder.")
     if texts:
         refuse_overwriting("--html", html, texts)
         _show(_finished(texts), html, as_json)
@@ -88,22 +91,6 @@ def compare(
         calibrated = opened.profile_options(lm.fingerprint(), mode) if opened else {}
         writers[name] = calibrated | {"mode": mode} | decoding.options()
     _show([_written(lm, prompt, writers, vocabulary)], html, as_json)
-
-
-def _check(typed: set[str], systems: Sequence[SystemName], html: Path | None) -> None:
-    """Refuse options that do not go together."""
-    origins = [name for name in ("texts", "docs", "corpus") if name in typed]
-    if len(origins) != 1:
-        given = " and ".join(f"--{name}" for name in origins) or "none"
-        raise OptionError(f"{given} of --docs, --corpus and --texts given. Give one of them.")
-    if origins == ["texts"] and (useless := typed - {"texts", "html", "as_json"}):
-        name = min(useless)
-        flag = "PROMPT" if name == "prompt" else f"--{name.replace('_', '-')}"
-        raise OptionError(f"{flag} is not for --texts. Drop one of them.")
-    if len(set(systems)) < 2:
-        raise OptionError(f"{systems[0].value} alone is no comparison. Give another --system.")
-    if html and (html.is_dir() or not html.parent.is_dir()):
-        raise OptionError(f"--html {str(html)!r} cannot be written. Name a file in a folder.")
 
 
 def _written(
@@ -142,9 +129,11 @@ def _finished(files: list[Path]) -> "list[CaseStudy]":
 
 def _show(studies: "list[CaseStudy]", html: Path | None, as_json: bool) -> None:
     if html:
+        from univerb.lab.disk_errors import writing
         from univerb.lab.judging.case_study_html import case_study_html
 
-        write_pages(html.parent, {html.name: case_study_html(studies)})
+        with writing(html):
+            html.write_text(case_study_html(studies), encoding="utf-8")
     if as_json:
         print_json({"cases": [study.to_dict() for study in studies]})
         return

@@ -1,16 +1,16 @@
 """`univerb lab judge`: which of two systems writes better, as a model or people see it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from univerb.cli.console import console, errors, print_json, show_warnings
-from univerb.cli.lab.options import refuse_overwriting, typed_names
+from univerb.cli.lab.options import chosen_way, refuse_overwriting
 from univerb.cli.options import AsJson
 from univerb.cli.progress import progress_bars
 from univerb.errors import OptionError
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _model = partial(typer.Option, rich_help_panel="A model judges")
 _people = partial(typer.Option, rich_help_panel="People judge")
-_SAMPLE = {"cases", "seed"}
-# The ways to judge: the options that each needs, and those it may have.
-_WAYS: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    "prompts": ((), _SAMPLE),
-    "replies": ((), _SAMPLE | {"judge_model"}),
-    "endpoint": (("judge_model", "log"), _SAMPLE | {"workers"}),
-    "sheet": (("key",), _SAMPLE),
-    "filled": (("key",), set()),
+_SAMPLE = {"ours", "theirs", "cases", "seed"}
+_WAYS: dict[str, set[str] | None] = {
+    "prompts": _SAMPLE,
+    "replies": _SAMPLE | {"judge_model"},
+    "endpoint": _SAMPLE | {"judge_model", "log", "workers"},
+    "sheet": _SAMPLE | {"key"},
+    "filled": {"ours", "theirs", "key"},
 }
+"""The ways to judge, each with the options that go with it."""
 
 
 def judge(
@@ -58,9 +58,9 @@ def judge(
 ) -> None:
     """Compare what two systems wrote, pair by pair, beside the paper's figures."""
     show_warnings()
-    way = _way(typed_names(context))
+    way = chosen_way(context, _WAYS)
     if filled:
-        _show(_human_result(filled, key), as_json)
+        _show_ratings(filled, key, as_json)
         return
     if not ours or not theirs:
         raise OptionError(f"--{way} needs the texts of two systems. Give OURS and THEIRS.")
@@ -83,28 +83,7 @@ def judge(
         answers = (
             read_replies(replies) if replies else _asked(endpoint, judge_model, log, workers, pairs)
         )
-        _show(_model_result(pairs, answers, names, judge_model), as_json)
-
-
-def _way(typed: set[str]) -> str:
-    """Return the one way to judge that was asked for, with all that it needs and no more."""
-    ways = [way for way in _WAYS if way in typed]
-    if len(ways) != 1:
-        given = " and ".join(f"--{way}" for way in ways) or "no way to judge"
-        raise OptionError(f"{given} given. Give one of {', '.join(f'--{way}' for way in _WAYS)}.")
-    [way] = ways
-    needs, others = _WAYS[way]
-    for name in needs:
-        if name not in typed:
-            raise OptionError(f"--{way} needs {_flag(name)}. Give it, too.")
-    allowed = {way, *needs, *others, "ours", "theirs", "as_json"}
-    if useless := sorted(typed - allowed):
-        raise OptionError(f"{_flag(useless[0])} is not for --{way}. Drop one of them.")
-    return way
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        _show_verdicts(pairs, answers, names, judge_model, as_json)
 
 
 def _asked(
@@ -120,78 +99,68 @@ def _asked(
         )
 
 
-class _Result(NamedTuple):
-    title: str
-    rates: dict[str, Sequence[float]]
-    """Better, no preference and worse, by name of the line."""
-    notes: list[str]
-    report: dict[str, Any]
-    """The same for JSON."""
-    table: str
-    """The paper's."""
-
-
-def _model_result(
-    pairs: "Sequence[ContinuationPair]", replies: dict[str, str], names: list[str], model: str
-) -> _Result:
+def _show_verdicts(
+    pairs: "Sequence[ContinuationPair]",
+    replies: dict[str, str],
+    names: list[str],
+    model: str,
+    as_json: bool,
+) -> None:
     from univerb.lab.judging.judge import preference
 
-    verdicts = preference(pairs, replies)
-    ours, theirs = names
-    return _Result(
+    verdicts, paper, (ours, theirs) = preference(pairs, replies), _paper_rates("gpt4"), names
+    if as_json:
+        report = {"ours": ours, "theirs": theirs, "judge": model} | verdicts.to_dict()
+        print_json(report | {"paper": paper})
+        return
+    _print_rates(
         f"{ours} against {theirs}: {len(pairs)} pairs, judged by {model or 'what replied'}",
         {
             "rate_avg, both orders": verdicts.rate_avg.rates,
             "item_avg, pair by pair": verdicts.item_avg.rates,
             f"{ours} first": verdicts.orders[0].rates,
             f"{theirs} first": verdicts.orders[1].rates,
+            **paper,
         },
-        [
-            f"Position bias {verdicts.position_bias:.0%}: the same position won in both "
-            f"orders; {verdicts.unclear} pairs without a clear verdict are left out."
-        ],
-        {"ours": ours, "theirs": theirs, "judge": model} | verdicts.to_dict(),
-        "gpt4",
+        f"Position bias {verdicts.position_bias:.0%}: the same position won in both orders; "
+        f"{verdicts.unclear} pairs without a clear verdict are left out.",
     )
 
 
-def _human_result(filled: list[Path], key: Path) -> _Result:
+def _show_ratings(filled: list[Path], key_file: Path, as_json: bool) -> None:
     from univerb.lab.judging.human_sheet import SheetKey, human_preference, read_sheet
 
-    known = SheetKey.read(key)
-    criteria = human_preference(known, [read_sheet(path, known) for path in filled])
-    title = f"{known.ours} against {known.theirs}: {len(known.sides)} pairs"
-    return _Result(
-        f"{title}, annotators: {len(filled)}",
-        {criterion.criterion: criterion.rates.rates for criterion in criteria},
-        [
-            f"{one.criterion}: majority {' / '.join(f'{rate:.2f}' for rate in one.majority.rates)};"
-            f" {one.agreement}"
-            for one in criteria
-            if one.agreement
-        ],
-        {"ours": known.ours, "theirs": known.theirs, "pairs": len(known.sides)}
-        | {"criteria": [criterion.to_dict() for criterion in criteria]},
-        "human",
+    key, paper = SheetKey.read(key_file), _paper_rates("human")
+    criteria = human_preference([read_sheet(path, key) for path in filled])
+    if as_json:
+        report = {"ours": key.ours, "theirs": key.theirs, "pairs": len(key.sides)}
+        entries = [criterion.to_dict() for criterion in criteria]
+        print_json(report | {"criteria": entries, "paper": paper})
+        return
+    _print_rates(
+        f"{key.ours} against {key.theirs}: {len(key.sides)} pairs, annotators: {len(filled)}",
+        {criterion.criterion: criterion.rates.rates for criterion in criteria} | paper,
+        *(
+            f"{each.criterion}: majority "
+            f"{' / '.join(f'{rate:.2f}' for rate in each.majority.rates)}; {each.agreement}"
+            for each in criteria
+            if each.agreement
+        ),
     )
 
 
-def _show(result: _Result, as_json: bool) -> None:
+def _paper_rates(name: str) -> dict[str, Sequence[float]]:
     from univerb.lab.tables.paper import paper_table
 
-    paper = {
-        f"paper: {row.label}, {row.section}": list(row.values.values())
-        for row in paper_table(result.table).rows
-    }
-    report = result.report | {"paper": paper}
-    if as_json:
-        print_json(report)
-        return
+    rows = paper_table(name).rows
+    return {f"paper: {row.label}, {row.section}": list(row.values.values()) for row in rows}
+
+
+def _print_rates(title: str, rates: Mapping[str, Sequence[float]], *notes: str) -> None:
+    """Print the rates of better, no preference and worse, by name of the line."""
     table = Table("", "better", "no prefer", "worse", box=None, header_style="dim")
-    for name, rates in (result.rates | paper).items():
-        style = "dim" if name in paper else ""
-        table.add_row(Text(name), *(f"{rate:.2f}" for rate in rates), style=style)
-    console.print(Text(result.title, style="bold"))
-    console.print(table)
-    for note in [*result.notes, "The paper's texts and judges are others: rates do not compare."]:
+    for name, values in rates.items():
+        table.add_row(Text(name), *(f"{value:.2f}" for value in values))
+    console.print(Text(title, style="bold"), table)
+    for note in [*notes, "The paper's texts and judges are others: rates do not compare."]:
         console.print(Text(note, style="dim"))

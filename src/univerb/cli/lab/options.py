@@ -1,6 +1,6 @@
-"""Flags that several verbs of the lab share, what was typed, and the pages that they write."""
+"""Flags that several verbs of the lab share, and checks of what was typed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -26,21 +26,24 @@ WikiCorpus = Annotated[
 LawCorpus = Annotated[Path | None, typer.Option(help="The same for law.", rich_help_panel=DATA)]
 
 
-def typed_names(context: typer.Context) -> set[str]:
-    """Return the names of the parameters that the user typed."""
+def chosen_way(context: typer.Context, ways: Mapping[str, set[str] | None]) -> str:
+    """Return the one of several options that was typed.
+
+    `ways` has for each the options that go with it, or None for all. Raises OptionError if none or
+    several were typed, or an option that does not go with it.
+    """
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-
-
-def write_pages(folder: Path, pages: dict[str, str]) -> None:
-    """Write a report's pages by name, or say that one cannot be written."""
-    for page, content in pages.items():
-        try:
-            (folder / page).write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise OptionError(
-                f"{str(folder / page)!r} cannot be written: {error.strerror}. Name another --out."
-            ) from error
+    typed = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    chosen = [way for way in ways if way in typed]
+    if len(chosen) != 1:
+        given = " and ".join(f"--{way}" for way in chosen) or "none of several options"
+        raise OptionError(f"{given} given. Give one of {', '.join(f'--{way}' for way in ways)}.")
+    [way] = chosen
+    allowed = ways[way]
+    if allowed is not None and (useless := sorted(typed - allowed - {way, "as_json"})):
+        flags = {parameter.name: parameter.opts[-1] for parameter in context.command.params}
+        raise OptionError(f"{flags[useless[0]]} is not for --{way}. Drop one of them.")
+    return way
 
 
 def refuse_overwriting(option: str, out: Path | None, inputs: Iterable[Path]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from univerb.cli.console import console, print_json
-from univerb.cli.lab.options import write_pages
+from univerb.lab.disk_errors import writing
 from univerb.lab.markdown import json_text
 
 
@@ -27,7 +27,9 @@ def publish(report: LabReport, name: str, folder: Path | None, as_json: bool) ->
     command = "univerb " + " ".join(Path(typed).name for typed in sys.argv[1:])
     content, page = report.to_dict(), report.markdown(command)
     if folder:
-        write_pages(folder, {f"{name}.json": json_text(content), f"{name}.md": page})
+        with writing(folder, "Name another --out."):
+            (folder / f"{name}.json").write_text(json_text(content), encoding="utf-8")
+            (folder / f"{name}.md").write_text(page, encoding="utf-8")
     if as_json:
         print_json(content)
     else:

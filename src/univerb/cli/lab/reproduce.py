@@ -17,8 +17,8 @@ from univerb.cli.lab.options import DATA, DataFolder, LawCorpus, WikiCorpus
 from univerb.cli.loading import load_model
 from univerb.cli.options import OUTPUT, AsJson, TorchFlags, make_folder
 from univerb.cli.progress import progress_bars
-from univerb.errors import OptionError
 from univerb.lab.data import find_data, open_or_build
+from univerb.lab.disk_errors import writing
 from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
 from univerb.lab.judging.reader import load_reader
 from univerb.lab.markdown import plain
@@ -168,13 +168,8 @@ def _facts(lm: DynamicLM) -> dict[str, str]:
 def _make(experiment: Experiment, name: str, resources: Resources) -> Iterator[Report]:
     """Yield the reports of a table; each is on disk before the next begins."""
     for report in make_reports(experiment, name, resources):
-        try:
+        with writing(resources.results, "Name another --out."):
             problem = report.write(resources.results)
-        except OSError as error:
-            raise OptionError(
-                f"{report.name} cannot be written to {str(resources.results)!r}: "
-                f"{error.strerror}. Name another --out."
-            ) from error
         if problem:
             errors.print(f"[yellow]note:[/] no plot: {escape(problem)}")
         yield report

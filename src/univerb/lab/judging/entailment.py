@@ -20,11 +20,7 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.errors import ModelError
 from univerb.lab.judging.cross_encoder import CARD, read_cross_encoder
 from univerb.lab.judging.pair_windows import outputs, pair_windows
-from univerb.lab.protocols.hf_models import (
-    longest_input,
-    short_name,
-    shortened,
-)
+from univerb.lab.protocols.hf_models import longest_input, short_name, shortened
 from univerb.locations import locate
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
@@ -57,10 +53,8 @@ class Scorer:
 class Entailment(Protocol):
     """Decides whether premises entail hypotheses."""
 
-    @property
-    def about(self) -> Scorer:
-        """Its name and quality."""
-        ...
+    about: Scorer
+    """Its name and quality."""
 
     def probabilities(self, pairs: Sequence[NliPair]) -> list[float]:
         """Return the probability that each premise entails its hypothesis."""
@@ -90,15 +84,10 @@ class CrossEncoderEntailment(Entailment):
         about: Scorer,
         max_length: int = _MAX_LENGTH,
     ) -> None:
-        self._model, self._tokenizer, self._about = model, tokenizer, about
+        self._model, self._tokenizer, self.about = model, tokenizer, about
         self._max_length = longest_input(model, tokenizer, max_length)
         self.labels = [str(name).lower() for _, name in sorted(model.config.id2label.items())]
         self._entailment = _entailment_label(self.labels, about.name)
-
-    @property
-    def about(self) -> Scorer:
-        """Its name and quality."""
-        return self._about
 
     def probabilities(self, pairs: Sequence[NliPair]) -> list[float]:
         """Return the probability that each premise entails its hypothesis, in its best window."""
@@ -129,7 +118,7 @@ class TextToTextEntailment(Entailment):
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: HFTokenizer, about: Scorer) -> None:
-        self._model, self._tokenizer, self._about = model, tokenizer, about
+        self._model, self._tokenizer, self.about = model, tokenizer, about
         yes, no = (tokenizer(answer)["input_ids"] for answer in _ANSWERS)
         # A tokenizer may begin every word with a token of its own: the answers differ after it.
         differ = [i for i, (a, b) in enumerate(zip(yes, no, strict=False)) if a != b]
@@ -137,11 +126,6 @@ class TextToTextEntailment(Entailment):
             raise ModelError(f"{about.name!r} cannot write 1 and 0. Give a model that answers so.")
         self._target, self._position = yes, differ[0]
         self._answers = [yes[differ[0]], no[differ[0]]]
-
-    @property
-    def about(self) -> Scorer:
-        """Its name and quality."""
-        return self._about
 
     @torch.inference_mode()
     def probabilities(self, pairs: Sequence[NliPair]) -> list[float]:

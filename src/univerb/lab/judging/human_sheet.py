@@ -14,13 +14,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb.errors import MissingExtra, OptionError
+from univerb.lab.disk_errors import read_text, writing
 from univerb.lab.judging.system_texts import ContinuationPair
 from univerb.lab.metrics.agreement import Agreement, Tally, agreement
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 CRITERIA = ("overall", "fluency", "coherence", "informativeness", "grammar")
 """The paper's: a whole, and four aspects."""
@@ -44,13 +48,13 @@ class SheetKey(BaseModel):
 
     def is_of(self, pairs: Sequence[ContinuationPair]) -> bool:
         """Tell whether the sheet was made of these pairs."""
-        return list(self.sides) == [row.item for row in _blinded(pairs, self.seed)]
+        return list(self.sides) == list(_blinded(pairs, self.seed)[0])
 
     @classmethod
     def read(cls, path: Path) -> "SheetKey":
         """Read a key file; raises OptionError if it is none."""
         try:
-            return cls.model_validate_json(_read(path))
+            return cls.model_validate_json(read_text(path))
         except ValidationError as error:
             reason = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise OptionError(
@@ -76,12 +80,13 @@ def write_sheet(
     for path in (sheet, key):
         if path.exists():  # it may be somebody's work
             raise OptionError(f"{str(path)!r} exists. Name another file, or move it away.")
-    rows = _blinded(pairs, seed)
-    made = SheetKey(ours=ours, theirs=theirs, seed=seed, sides={row.item: row.side for row in rows})
+    sides, shown = _blinded(pairs, seed)
+    made = SheetKey(ours=ours, theirs=theirs, seed=seed, sides=sides)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     writer.writerow((_ITEM, "prefix", "continuation 1", "continuation 2", *CRITERIA))
-    writer.writerows((row.item, *map(_escaped, row.texts), *[""] * len(CRITERIA)) for row in rows)
+    for item, texts in zip(sides, shown, strict=True):
+        writer.writerow((item, *map(_escaped, texts), *[""] * len(CRITERIA)))
     # With a byte-order mark: spreadsheets take the file for another encoding without it.
     _create(sheet, text.getvalue(), "utf-8-sig")
     # Last: where there is a key, there is a whole sheet.
@@ -89,29 +94,19 @@ def write_sheet(
     return made
 
 
-class _BlindedRow(NamedTuple):
-    item: str
-    side: Literal[1, 2]
-    """Which continuation is ours."""
-    texts: tuple[str, str, str]
-    """Prompt, first and second continuation."""
-
-
-def _blinded(pairs: Sequence[ContinuationPair], seed: int) -> list[_BlindedRow]:
+def _blinded(
+    pairs: Sequence[ContinuationPair], seed: int
+) -> tuple[dict[str, Literal[1, 2]], list[tuple[str, str, str]]]:
+    """Return which continuation of each item is ours, and what the sheet shows of it."""
     sides: list[Literal[1, 2]] = [1 if n % 2 else 2 for n in range(len(pairs))]
     random.Random(seed).shuffle(sides)
     shown = [
-        (pair.prompt, pair.ours, pair.theirs)
-        if side == 1
-        else (pair.prompt, pair.theirs, pair.ours)
-        for pair, side in zip(pairs, sides, strict=True)
+        (prompt, ours, theirs) if side == 1 else (prompt, theirs, ours)
+        for (prompt, ours, theirs), side in zip(pairs, sides, strict=True)
     ]
     # Items are named after the sheet's content, so that no key fits another sheet.
     name = hashlib.sha256(json.dumps([seed, shown]).encode()).hexdigest()[:6]
-    return [
-        _BlindedRow(f"s{name}-{number:03}", side, texts)
-        for number, (side, texts) in enumerate(zip(sides, shown, strict=True), 1)
-    ]
+    return {f"s{name}-{number:03}": side for number, side in enumerate(sides, 1)}, shown
 
 
 def _escaped(text: str) -> str:
@@ -120,65 +115,48 @@ def _escaped(text: str) -> str:
 
 
 def _create(path: Path, text: str, encoding: str) -> None:
-    try:
-        with path.open("x", encoding=encoding, errors="replace", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise OptionError(
-            f"{str(path)!r} cannot be written: {error.strerror}. Name another file."
-        ) from error
+    with (
+        writing(path),
+        path.open("x", encoding=encoding, errors="replace", newline="") as file,
+    ):
+        file.write(text)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"{str(path)!r} cannot be read: {error}. Name a file in UTF-8."
-        ) from error
+def read_sheet(path: Path, key: SheetKey) -> "DataFrame":
+    """Read a filled sheet: 1 if ours is better, 0 for no preference, -1 if it is worse.
 
-
-Ratings = dict[str, dict[str, int]]
-"""By criterion and item: 1 if ours is better, 0 for no preference, -1 if it is worse."""
-
-
-def read_sheet(path: Path, key: SheetKey) -> Ratings:
-    """Read a filled sheet: un-blinded answers, without criteria whose column was left empty.
-
-    Rows may be in any order, with other columns, separated by commas, semicolons or tabs. Raises
-    OptionError if a row is missing, or an answer is not 1, 2 or tie.
+    Rows may be in any order, with other columns, separated by commas, semicolons or tabs. The
+    result has a row for each item in the key's order, and a column for each criterion that was
+    judged. Raises OptionError if a row is missing, or an answer is not 1, 2 or tie.
     """
-    rows = _rows(path)
-    items = [row[_ITEM] for row in rows]
+    answers = _answers(path)
+    items = list(answers.index)
     if sorted(items) != sorted(key.sides):
         wrong = Counter(items) - Counter(key.sides) or Counter(key.sides) - Counter(items)
         raise OptionError(
             f"{str(path)!r} has {len(items)} rows for {len(key.sides)} items; {min(wrong)!r} is "
             "missing, repeated or not in the key. Give each row of this key's sheet once."
         )
-    judged = [name for name in CRITERIA if any(row[name] for row in rows)]
-    if not judged:
+    judged = answers.loc[list(key.sides), (answers != "").any()]
+    if judged.empty:
         raise OptionError(f"{str(path)!r} is not filled in. Put 1, 2 or tie into its columns.")
-    ratings: Ratings = {name: {} for name in judged}
-    for row in rows:
-        for name in judged:
-            if row[name] not in ("1", "2", "tie"):
-                raise OptionError(
-                    f"{str(path)!r}, item {row[_ITEM]!r}, column {name!r}: {row[name]!r} is no "
-                    "answer. Give 1, 2 or tie; a column that nobody judged stays empty."
-                )
-            is_ours = row[name] == str(key.sides[row[_ITEM]])
-            ratings[name][row[_ITEM]] = 0 if row[name] == "tie" else 1 if is_ours else -1
-    return ratings
+    for (item, name), answer in judged.stack().items():
+        if answer not in ("1", "2", "tie"):
+            raise OptionError(
+                f"{str(path)!r}, item {item!r}, column {name!r}: {answer!r} is no answer. Give 1, "
+                "2 or tie; a column that nobody judged stays empty."
+            )
+    is_ours = judged.eq([str(side) for side in key.sides.values()], axis=0)
+    return (2 * is_ours - 1).mask(judged == "tie", 0)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    """Return the item and the answers of each row that is not empty."""
+def _answers(path: Path) -> "DataFrame":
+    """Return the answers by item and criterion, without empty rows."""
     try:
         import pandas
     except ImportError:
         raise MissingExtra("pandas", "eval") from None
-    text = _read(path)
+    text = read_text(path)
     # Spreadsheets of some languages separate by semicolons.
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     try:
@@ -194,7 +172,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         if name not in table.columns:
             raise OptionError(f"{str(path)!r} has no column {name!r}. Put it back.")
     answers = table[[_ITEM, *CRITERIA]].apply(lambda column: column.str.strip().str.lower())
-    return [row for row in answers.to_dict("records") if any(row.values())]
+    return answers[(answers != "").any(axis=1)].set_index(_ITEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +199,13 @@ class HumanPreference:
         }
 
 
-def human_preference(key: SheetKey, sheets: Sequence[Ratings]) -> list[HumanPreference]:
-    """Summarise filled sheets, one per annotator, by each criterion that somebody judged."""
+def human_preference(sheets: "Sequence[DataFrame]") -> list[HumanPreference]:
+    """Summarise sheets as `read_sheet` reads them, by each criterion that somebody judged."""
     if not sheets:
         raise OptionError("no filled sheet is given. Give one for each annotator.")
     preferences = []
     for name in CRITERIA:
-        ratings = [[sheet[name][item] for item in key.sides] for sheet in sheets if name in sheet]
+        ratings = [sheet[name].tolist() for sheet in sheets if name in sheet]
         if ratings:
             preferences.append(
                 HumanPreference(

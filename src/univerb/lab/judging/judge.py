@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from univerb.errors import OptionError
 from univerb.files import atomic_write
+from univerb.lab.disk_errors import writing
 from univerb.lab.judging.system_texts import ContinuationPair, json_lines
 from univerb.lab.metrics.agreement import Tally
 
@@ -81,14 +82,10 @@ def judge_prompts(pairs: Iterable[ContinuationPair]) -> list[JudgePrompt]:
 
 
 def parse_verdict(reply: str) -> Verdict | None:
-    """Return the verdict that a reply ends with.
+    """Return the verdict of the last line that has a [[1]], [[2]] or [[tie]].
 
-    Args:
-        reply: What a judge wrote; it may also be nothing but 1, 2 or tie.
-
-    Returns:
-        That of the last line that has a [[1]], [[2]] or [[tie]]; None if there is none, or that
-        line has several.
+    A reply may also be nothing but 1, 2 or tie. None if there is no verdict, or that line has
+    several.
     """
     for line in reversed(reply.splitlines()):
         marked = {verdict.lower() for verdict in _MARKED.findall(line)}
@@ -177,12 +174,8 @@ def sample_pairs(
 
 def write_prompts(path: Path, prompts: Iterable[JudgePrompt]) -> None:
     """Write prompts for a judge elsewhere: JSON lines with `id` and `prompt`, in a new file."""
-    try:
+    with writing(path):
         atomic_write(path, "".join(json.dumps(prompt._asdict()) + "\n" for prompt in prompts))
-    except OSError as error:
-        raise OptionError(
-            f"{str(path)!r} cannot be written: {error.strerror}. Name another file."
-        ) from error
 
 
 def read_replies(path: Path) -> dict[str, str]:

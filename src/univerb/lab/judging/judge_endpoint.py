@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from univerb.errors import MissingExtra, OptionError, WorkerError
 from univerb.files import JsonLines
+from univerb.lab.disk_errors import writing
 from univerb.lab.judging.judge import JudgePrompt
 
 if TYPE_CHECKING:
@@ -132,14 +133,9 @@ class Endpoint:
         code, message = error.status_code, self._redacted(error.message)
         if code in (408, 409, 429) or code >= 500:
             return self._unanswered(f"{code} {message!r}")
-        if code < 400:
-            return OptionError(
-                f"{self._host} redirects elsewhere ({code}), which is not followed. Name the "
-                "address that it leads to, if you trust it."
-            )
         return OptionError(
-            f"{self._host} answered {code}: {message!r}. Check the address, the model "
-            f"{self.model!r}, its options and the key in {KEY_VARIABLE}."
+            f"{self._host} answered {code}: {message!r}. Check the address (redirects are not "
+            f"followed), the model {self.model!r}, its options and the key in {KEY_VARIABLE}."
         )
 
     def _unanswered(self, problem: str) -> WorkerError:
@@ -153,9 +149,9 @@ class Endpoint:
         return (text.replace(self.key, "***") if self.key else text)[:300]
 
 
-def key_from_environment(variable: str = KEY_VARIABLE) -> str | None:
-    """Return the key that an environment variable holds, if it holds one."""
-    return os.environ.get(variable, "").strip() or None
+def key_from_environment() -> str | None:
+    """Return the key that the environment holds, if it holds one."""
+    return os.environ.get(KEY_VARIABLE, "").strip() or None
 
 
 def ask_all(
@@ -172,41 +168,26 @@ def ask_all(
     """
     if not 1 <= workers <= MAX_WORKERS:
         raise OptionError(f"workers is {workers}; give 1 to {MAX_WORKERS}.")
-    try:
-        with JsonLines(log, {"judge": endpoint.judge}) as lines:
-            return _asked(endpoint, dict(prompts), lines, workers, on_reply)
-    except OSError as error:
-        raise OptionError(
-            f"{str(log)!r} cannot be used: {error.strerror}. Make room, or name another file; "
-            "replies up to now are kept."
-        ) from error
+    advice = "Make room, or name another file; replies up to now are kept."
+    with writing(log, advice), JsonLines(log, {"judge": endpoint.judge}) as lines:
+        replies: dict[str, str] = {row["id"]: row["reply"] for row in lines}
+        missing = [prompt for prompt in prompts if prompt.id not in replies]
+        lock = threading.Lock()
 
+        def ask(prompt: JudgePrompt) -> None:
+            reply = endpoint.ask(prompt.prompt)
+            # Written by the worker: requests under way at an interruption are not lost either.
+            with lock:
+                lines.append({"id": prompt.id, "reply": reply})
+                replies[prompt.id] = reply
 
-def _asked(
-    endpoint: Endpoint,
-    prompts: Mapping[str, str],
-    log: JsonLines,
-    workers: int,
-    on_reply: Callable[[int, int], None] | None,
-) -> dict[str, str]:
-    replies: dict[str, str] = {row["id"]: row["reply"] for row in log}
-    missing = {key: prompt for key, prompt in prompts.items() if key not in replies}
-    lock = threading.Lock()
-
-    def ask(key: str, prompt: str) -> None:
-        reply = endpoint.ask(prompt)
-        # Written by the worker: requests under way at an interruption are not lost either.
-        with lock:
-            log.append({"id": key, "reply": reply})
-            replies[key] = reply
-
-    pool = ThreadPoolExecutor(workers)
-    try:
-        futures = [pool.submit(ask, key, prompt) for key, prompt in missing.items()]
-        for number, future in enumerate(as_completed(futures), len(prompts) - len(missing) + 1):
-            future.result()
-            if on_reply:
-                on_reply(number, len(prompts))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return {key: replies[key] for key in prompts}
+        pool = ThreadPoolExecutor(workers)
+        try:
+            futures = [pool.submit(ask, prompt) for prompt in missing]
+            for number, future in enumerate(as_completed(futures), len(prompts) - len(missing) + 1):
+                future.result()
+                if on_reply:
+                    on_reply(number, len(prompts))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return {prompt.id: replies[prompt.id] for prompt in prompts}

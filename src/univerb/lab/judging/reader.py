@@ -15,11 +15,7 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError
 from univerb.lab.judging.pair_windows import outputs, pair_windows
-from univerb.lab.protocols.hf_models import (
-    longest_input,
-    short_name,
-    shortened,
-)
+from univerb.lab.protocols.hf_models import longest_input, short_name, shortened
 from univerb.locations import locate
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from univerb.errors import OptionError
+from univerb.lab.disk_errors import read_text
 
 
 class ContinuationPair(NamedTuple):
@@ -76,14 +77,8 @@ def system_names(files: Sequence[Path]) -> list[str]:
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each line, from 1, and its object; empty lines are skipped."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"{str(path)!r} cannot be read: {error}. Name a file in UTF-8."
-        ) from error
     # Not splitlines: JSON strings may hold other line ends.
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from univerb.corpus.corpus import Corpus
-from univerb.errors import DocumentError, OptionError
+from univerb.errors import DocumentError
 from univerb.files import atomic_write
 from univerb.lab.data import describe_corpus
+from univerb.lab.disk_errors import writing
 from univerb.lab.metrics.latency import Latency, latency
 from univerb.lab.protocols.generation_runner import (
     GREEDY,
@@ -159,13 +160,9 @@ class TestSetRun:
         folder = self._experiment.folder.parent / "texts"
         name = f"{self.name}, {job.system.name}, {job.decoding}".replace(" ", "_")
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        try:
+        with writing(folder, "Name another --out."):
             folder.mkdir(parents=True, exist_ok=True)
             atomic_write(folder / f"{name}.jsonl", content)
-        except OSError as error:
-            raise OptionError(
-                f"texts cannot be written to {str(folder)!r}: {error.strerror}. Name another --out."
-            ) from error
 
     def _latencies(self, jobs: Sequence[GenerationJob]) -> Sequence[Latency | None]:
         sizes = self._experiment.sizes

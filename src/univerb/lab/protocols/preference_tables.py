@@ -53,7 +53,7 @@ def human_table(experiment: Experiment, folder: Path) -> TableResult:
             "it as filled-NAME.csv, and run this again."
         )
         return TableResult(setup, (), notes=(waiting,), facts=run.facts)
-    judged = human_preference(key, [read_sheet(path, key) for path in filled])
+    judged = human_preference([read_sheet(path, key) for path in filled])
     rows = tuple(
         SystemRow(
             f"{_NAME}, {criterion.criterion}",

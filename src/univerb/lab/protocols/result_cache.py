@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from univerb._version import __version__
-from univerb.errors import OptionError
 from univerb.files import JsonLines
+from univerb.lab.disk_errors import writing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,14 +80,10 @@ class ResultCache:
         """
         if self._path is None:
             return []
-        try:
+        advice = "Make room, or name another folder; what was measured before is kept."
+        with writing(self._path, advice):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with JsonLines(self._path) as lines:
                 if rows:
                     lines.append(*rows)
                 return [] if rows else list(lines)
-        except OSError as error:
-            raise OptionError(
-                f"{str(self._path)!r} cannot be written: {error.strerror}. Make room, or name "
-                "another folder; what was measured before is kept."
-            ) from error
