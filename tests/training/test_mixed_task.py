@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -21,7 +20,7 @@ from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.training.batch_loader import BatchLoader
-from univerb.training.config import TrainingConfig, read_config
+from univerb.training.config import TrainingConfig
 from univerb.training.mixed_batch import Pool
 from univerb.training.mixed_task import MixedTask
 from univerb.training.passages import Passages
@@ -417,20 +416,3 @@ def test_an_untrained_encoder_adds_little_to_the_loss(default_lm):
             vectors = encode_pool(lm, pool, ONE)
             phrases = (rows @ vectors.outputs.T + pool_bias(lm, pool.keys)).logsumexp(-1)
             assert float(torch.nn.functional.softplus(phrases - total).mean()) <= 0.1
-
-
-def test_the_configs_of_the_paper_follow_its_numbers():
-    folder = Path(__file__).parents[2] / "configs"
-    gpt2, llama = (
-        read_config(folder / "paper" / f"{name}.yaml")
-        for name in ("gpt2-wikitext103", "tinyllama-lora")
-    )
-    for config in (gpt2, llama):
-        assert (config.run.steps, config.run.batch, config.run.accumulate) == (400_000, 4, 2)
-        assert (config.optimiser.rate, config.optimiser.clip) == (5e-5, 1.0)
-        assert (config.samples.kind, config.samples.sizes) == ("n-words", (2, 5))
-        assert config.encoder.heads == "tied"
-    assert (gpt2.regime, llama.regime) == ("full", "lora")
-    assert (llama.lora.rank, llama.lora.alpha, llama.lora.dropout) == (8, 32, 0.1)
-    for name in ("full", "lora"):
-        assert read_config(folder / "tiny" / f"{name}.yaml").regime == name

@@ -195,5 +195,5 @@ def read_config(path: Path) -> TrainingConfig:
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise OptionError(
             f"{where} in {str(path)!r}: {first['msg']} (given: {str(first['input'])[:80]}). "
-            "See configs/default/smollm2-wiki.yaml for every key."
+            "See docs/training.md for every key."
         ) from error

@@ -1,0 +1,41 @@
+"""Settings of runs: the paper's, those that ship, and every key with its default in the docs."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from univerb.training.config import TrainingConfig, read_config
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_docs_have_every_key_with_its_default():
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    shown = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    smallest = TrainingConfig.model_validate({"data": {"documents": []}, "run": {"steps": 1000}})
+    assert shown == smallest.model_dump(mode="json")
+
+
+def test_every_config_that_ships_is_read():
+    paths = [*(ROOT / "configs").rglob("*.yaml")]
+    assert len(paths) >= 7
+    for path in paths:
+        assert read_config(path).data.documents
+
+
+def test_the_configs_of_the_paper_follow_its_numbers():
+    folder = ROOT / "configs"
+    gpt2, llama = (
+        read_config(folder / "paper" / f"{name}.yaml")
+        for name in ("gpt2-wikitext103", "tinyllama-lora")
+    )
+    for config in (gpt2, llama):
+        assert (config.run.steps, config.run.batch, config.run.accumulate) == (400_000, 4, 2)
+        assert (config.optimiser.rate, config.optimiser.clip) == (5e-5, 1.0)
+        assert (config.samples.kind, config.samples.sizes) == ("n-words", (2, 5))
+        assert config.encoder.heads == "tied"
+    assert (gpt2.regime, llama.regime) == ("full", "lora")
+    assert (llama.lora.rank, llama.lora.alpha, llama.lora.dropout) == (8, 32, 0.1)
+    for name in ("full", "lora"):
+        assert read_config(folder / "tiny" / f"{name}.yaml").regime == name
