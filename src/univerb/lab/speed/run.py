@@ -109,17 +109,12 @@ def make_plan(
             corpus = open_or_build(lm, needed, data, folder, progress)
             described[needed] = describe_corpus(corpus, is_own=folder is None)
         requests += make_requests(lm, name, data, corpus, limit, max_tokens)
+    context = _context(lm, requests, max_tokens)
     return SystemsPlan(
         requests=requests,
         warm_up=warm_up_requests(lm, requests),
         systems=systems,
-        settings=SystemSettings(
-            model=lm.name,
-            backbone=lm.model.name_or_path,
-            threads=threads,
-            context=_context(lm, requests, max_tokens),
-            offline=offline,
-        ),
+        settings=SystemSettings(lm.name, lm.model.name_or_path, threads, context, offline),
         max_tokens=max_tokens,
         about={
             "corpora": described or "none",
