@@ -214,7 +214,7 @@ def test_one_number_of_the_manifest_changed_and_its_hash_made_right(corpus: Dama
         lambda f: f["settings"].update(dtype="float32"),
         lambda f: f["settings"].update(dtype="float64"),
         lambda f: f["settings"].update(sizes=[2, 1 << 40]),
-        lambda f: f["settings"].update(method="bm25(k1=2,b=0.1)"),
+        lambda f: f["settings"].update(method="hybrid:bm25+bm25"),
         lambda f: f.update(byteorder="big"),
         lambda f: f.update(index=f["phrases"]),
         lambda f: f.update(phrases=None),

@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from univerb.errors import MissingExtra, ModelError, OptionError
+from univerb.errors import MissingExtra, ModelError
 from univerb.retrieval.base import Method
 from univerb.retrieval.dense import Dense, Static, VectorIndex
 
@@ -84,7 +84,7 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["bert", "static"])
 def method(request: pytest.FixtureRequest) -> Method:
     folder = request.getfixturevalue(request.param)
-    return Dense(folder, batch_size=2) if request.param == "bert" else Static(folder)
+    return Dense(folder) if request.param == "bert" else Static(folder)
 
 
 def test_vectors_have_length_one(method: Method):
@@ -132,12 +132,14 @@ def test_no_texts_no_query_no_k(method: Method, tmp_path: Path):
     assert index.rank(" \n", 3) == index.rank("rent", 0) == []
 
 
-def test_ties_at_the_border_go_to_lower_numbers():
-    vectors = numpy.tile(numpy.array([[0.6, 0.8]], dtype=numpy.float32), (3000, 1))
-    vectors[7] = [1, 0]
-    index = VectorIndex(vectors, lambda _: numpy.array([[1, 0]], dtype=numpy.float32))
-    for k in (1, 2, 5, 500):
-        expected = [7, *(i for i in range(3000) if i != 7)][:k]
+@pytest.mark.parametrize("width", [2, 384])
+def test_ties_at_the_border_go_to_lower_numbers(width: int):
+    rows = numpy.random.default_rng(0).random((2, width), dtype=numpy.float32)
+    vectors = numpy.tile(rows[:1], (3001, 1))
+    vectors[7] = 2 * rows[0]
+    index = VectorIndex(vectors, lambda _: rows[1:])
+    for k in (1, 2, 5, 500, 3001):
+        expected = [7, *(i for i in range(3001) if i != 7)][:k]
         assert [number for number, _ in index.rank("any", k)] == expected
 
 
@@ -150,27 +152,18 @@ def test_threads_share_an_index(method: Method, tmp_path: Path):
         assert list(pool.map(lambda query: index.rank(query, 5), queries)) == expected
 
 
-def test_mean_and_first_token_are_what_the_model_says(bert: Path):
+def test_mean_and_first_token_are_what_the_model_says(bert: Path, tmp_path: Path):
     model = BertModel.from_pretrained(bert).eval()
-    ids = torch.tensor([[2, 4, 9, 10, 6, 3]])
     with torch.no_grad():
-        output = model(ids)
-    states = output.last_hidden_state[0]
-    expected = {"mean": states.mean(0), "cls": states[0], "pooler": output.pooler_output[0]}
-    for pooling, vector in expected.items():
-        # Padded by a longer text beside it, which must not matter.
-        found = Dense(bert, pooling).features([TEXTS[0], " ".join(WORDS)])["vectors"][0]
-        numpy.testing.assert_allclose(found, (vector / vector.norm()).numpy(), atol=1e-5)
-    auto = Dense(bert).features(TEXTS)["vectors"]
-    numpy.testing.assert_array_equal(auto, Dense(bert, "mean").features(TEXTS)["vectors"])
-
-
-def test_sentence_transformers_say_how_to_pool(bert: Path, tmp_path: Path):
+        states = model(torch.tensor([[2, 4, 9, 10, 6, 3]])).last_hidden_state[0]
+    # As sentence-transformers write it.
     folder = shutil.copytree(bert, tmp_path / "st")
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
-    expected = Dense(bert, "cls").features(TEXTS)["vectors"]
-    numpy.testing.assert_array_equal(Dense(folder).features(TEXTS)["vectors"], expected)
+    for encoder, vector in ((bert, states.mean(0)), (folder, states[0])):
+        # Padded by a longer text beside it, which must not matter.
+        found = Dense(encoder).features([TEXTS[0], " ".join(WORDS)])["vectors"][0]
+        numpy.testing.assert_allclose(found, (vector / vector.norm()).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [DPRContextEncoder, DPRQuestionEncoder])
@@ -192,7 +185,6 @@ def test_long_texts_are_cut_at_the_models_context(bert: Path):
 
 def test_names_have_the_folder(bert: Path, static: Path):
     assert Dense(bert).name == f"dense:{bert.resolve()}"
-    assert Dense(bert, "cls").name == f"dense(cls):{bert.resolve()}"
     assert Static(f"{static}/../{static.name}").name == f"static:{static.resolve()}"
 
 
@@ -223,27 +215,7 @@ def test_an_index_of_another_model(bert: Path, static: Path, tmp_path: Path):
         Dense(bert).load(tmp_path).rank("rent", 1)
 
 
-def test_dpr_has_no_tokens_to_pool(tmp_path: Path):
-    model = DPRQuestionEncoder(DPRConfig(**SIZES))
-    folder = saved(tmp_path / "dpr", model)
-    with pytest.raises(ModelError, match="Choose another"):
-        Dense(folder, "mean").features(["rent"])
-
-
-def test_options_out_of_range(bert: Path):
-    with pytest.raises(OptionError, match="pooling is 'max'"):
-        Dense(bert, "max")
-    with pytest.raises(OptionError, match="batch_size is 0"):
-        Dense(bert, batch_size=0)
-
-
-@pytest.mark.parametrize("module", ["faiss", "model2vec"])
-def test_missing_package_names_its_extra(module, static: Path, monkeypatch: pytest.MonkeyPatch):
-    method = Static(static.parent / "static")
-    index = VectorIndex(method.features(TEXTS)["vectors"], lambda _: numpy.ones((1, 16), "f4"))
-    monkeypatch.setitem(sys.modules, module, None)
+def test_missing_package_names_its_extra(static: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "model2vec", None)
     with pytest.raises(MissingExtra, match=re.escape("univerb[dense]")):
-        if module == "faiss":
-            index.rank("rent", 1)
-        else:
-            Static(static.parent).features(["rent"])
+        Static(static.parent).features(["rent"])

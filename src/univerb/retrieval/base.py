@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy
 from numpy.typing import NDArray
 
 from univerb.documents.chunks import Chunk
@@ -63,3 +64,15 @@ class Method(Protocol):
     def load(self, folder: Path) -> Index:
         """Open a saved index, memory-mapped where possible."""
         ...
+
+
+def top_ranked(
+    numbers: NDArray[numpy.int64], scores: NDArray[numpy.float32], k: int
+) -> list[tuple[int, float]]:
+    """Return the `k` best (number, score) pairs, best first, ties by number."""
+    if len(scores) > k:
+        # All ties with the last one stay, so that lower numbers win.
+        is_best = scores >= numpy.partition(scores, -k)[-k]
+        numbers, scores = numbers[is_best], scores[is_best]
+    order = numpy.lexsort((numbers, -scores))[:k]
+    return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True))

@@ -1,7 +1,6 @@
 """BM25 over words, with the bm25s package."""
 
 import functools
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import MissingExtra, OptionError
-from univerb.retrieval.base import Features
+from univerb.errors import MissingExtra
+from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
     from bm25s import BM25 as Ranker
@@ -27,21 +26,10 @@ _WORD = re.compile(r"\w\w+")
 class BM25:
     """Ranks texts by the rare words that they share with the query."""
 
-    k1: float = 1.5
-    """Weight of repeated words."""
-    b: float = 0.75
-    """Length normalisation: 0 for none, 1 for full."""
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
-            raise OptionError(
-                f"BM25 has k1={self.k1} and b={self.b}; k1 must be 0 or more, and b from 0 to 1."
-            )
-
     @property
     def name(self) -> str:
-        """The method, with its parameters where they are not the defaults."""
-        return "bm25" if self == BM25() else f"bm25(k1={float(self.k1)},b={float(self.b)})"
+        """The method's name."""
+        return "bm25"
 
     def features(self, texts: Sequence[str]) -> Features:
         """Return each text's words as numbers, and the vocabulary that they index."""
@@ -64,7 +52,7 @@ class BM25:
         for shard, words in zip(shards, lists, strict=True):
             renumber = numpy.array([number[word] for word in words], dtype=numpy.int32)
             texts += _divided(renumber[shard["terms"]], shard["lengths"])
-        ranker = _bm25s().BM25(k1=self.k1, b=self.b, backend="numpy", csc_backend="numpy")
+        ranker = _bm25s().BM25(k1=1.5, b=0.75, backend="numpy", csc_backend="numpy")
         if vocabulary:
             ranker.index((texts, number), create_empty_token=False, show_progress=False)
         else:
@@ -97,13 +85,7 @@ class BM25Index:
             return []
         scores = self._ranker.get_scores_from_ids(terms)
         numbers = numpy.flatnonzero(scores > 0)
-        scores = scores[numbers]
-        if len(scores) > k:
-            # All ties with the last one stay, so that lower numbers win.
-            is_best = scores >= numpy.partition(scores, -k)[-k]
-            numbers, scores = numbers[is_best], scores[is_best]
-        order = numpy.lexsort((numbers, -scores))[:k]
-        return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True))
+        return top_ranked(numbers, scores[numbers], k)
 
     def save(self, folder: Path) -> None:
         """Write the index as JSON and .npy files."""

@@ -10,25 +10,25 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import MissingExtra, ModelError, OptionError
-from univerb.retrieval.base import Features
+from univerb.errors import MissingExtra, ModelError
+from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
-    import faiss
     import torch
     from transformers import PreTrainedConfig
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-Pooling = Literal["auto", "mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[numpy.float32]
 Encoder = Callable[[Sequence[str]], Vectors]
 
 _FILE = "vectors.npy"
+_BATCH = 32
 _MAX_TOKENS = 256  # Per text; a chunk of 128 words has fewer.
 
 
@@ -46,7 +46,7 @@ class _VectorMethod:
         return VectorIndex(_joined(shards), self._encode)
 
     def load(self, folder: Path) -> "VectorIndex":
-        """Open a saved index, memory-mapped until it is first searched."""
+        """Open a saved index, memory-mapped."""
         vectors = numpy.load(folder / _FILE, mmap_mode="r", allow_pickle=False)
         return VectorIndex(vectors, self._encode)
 
@@ -60,27 +60,16 @@ class Dense(_VectorMethod):
 
     folder: str | Path
     """A Hugging Face model directory with safetensors weights, such as BERT, MiniLM or DPR."""
-    pooling: Pooling = "auto"
-    """The mean of all tokens, the first token, or the model's pooler."""
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if self.pooling not in get_args(Pooling):
-            allowed = ", ".join(get_args(Pooling))
-            raise OptionError(f"pooling is {self.pooling!r}. Allowed: {allowed}.")
-        if self.batch_size < 1:
-            raise OptionError(f"batch_size is {self.batch_size}; give 1 or more.")
 
     @property
     def name(self) -> str:
         """The method and the model's folder."""
-        pooling = "" if self.pooling == "auto" else f"({self.pooling})"
-        return f"dense{pooling}:{Path(self.folder).resolve()}"
+        return f"dense:{Path(self.folder).resolve()}"
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
-        encoder = _transformer(Path(self.folder).resolve(), self.pooling)
-        starts = range(0, len(texts), self.batch_size)
-        return _normalised([encoder(texts[i : i + self.batch_size]) for i in starts])
+        encoder = _transformer(Path(self.folder).resolve())
+        starts = range(0, len(texts), _BATCH)
+        return _normalised([encoder(texts[i : i + _BATCH]) for i in starts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +95,10 @@ class VectorIndex:
     def __init__(self, vectors: Vectors, encode: Encoder) -> None:
         self._vectors = vectors
         self._encode = encode
-        self._lock = threading.Lock()
-        self._faiss: faiss.IndexFlatIP | None = None
 
     def rank(self, query: str, k: int) -> list[tuple[int, float]]:
         """Return the `k` nearest texts, best first; none for a query without text."""
-        count = len(self._vectors)
-        k = min(k, count)
-        if k < 1 or not query.strip():
+        if k < 1 or not len(self._vectors) or not query.strip():
             return []
         vector = self._encode([query])
         if vector.shape[1] != self._vectors.shape[1]:
@@ -121,32 +106,13 @@ class VectorIndex:
                 f"the model gives vectors of {vector.shape[1]} numbers, the index has "
                 f"{self._vectors.shape[1]}. Build the index again with this model."
             )
-        index = self._faiss_index()
-        depth = k
-        while True:
-            scores, numbers = index.search(vector, depth)
-            # All ties with the last one are needed, so that lower numbers win.
-            if depth == count or scores[0, -1] < scores[0, k - 1]:
-                break
-            depth = min(2 * depth, count)
-        order = numpy.lexsort((numbers[0], -scores[0]))[:k]
-        return list(zip(numbers[0, order].tolist(), scores[0, order].tolist(), strict=True))
+        # Not `@`: with it, equal rows may differ in the last digit, by their position.
+        scores = numpy.einsum("ij,j->i", self._vectors, vector[0])
+        return top_ranked(numpy.arange(len(scores)), scores, k)
 
     def save(self, folder: Path) -> None:
         """Write the vectors as one .npy file."""
         numpy.save(folder / _FILE, self._vectors, allow_pickle=False)
-
-    def _faiss_index(self) -> "faiss.IndexFlatIP":
-        with self._lock:
-            if self._faiss is None:
-                try:
-                    import faiss
-                except ImportError:
-                    raise MissingExtra("faiss-cpu", "dense") from None
-                index = faiss.IndexFlatIP(self._vectors.shape[1])
-                index.add(numpy.ascontiguousarray(self._vectors))
-                self._faiss = index
-            return self._faiss
 
 
 def _joined(shards: Sequence[Features]) -> Vectors:
@@ -186,7 +152,7 @@ def _static(folder: Path) -> Encoder:
 
 
 @functools.lru_cache(maxsize=2)
-def _transformer(folder: Path, pooling: Pooling) -> Encoder:
+def _transformer(folder: Path) -> Encoder:
     """Load an encoder once and return it as a function."""
     import torch
     from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder
@@ -209,7 +175,7 @@ def _transformer(folder: Path, pooling: Pooling) -> Encoder:
         )
     except Exception as error:  # transformers raises anything
         raise _unreadable(folder, error) from error
-    pooling = _pooling_of(folder, config) if pooling == "auto" else pooling
+    pooling = _pooling_of(folder, config)
     missing = sorted(k for k in info["missing_keys"] if pooling == "pooler" or "pooler" not in k)
     if missing:
         raise _unreadable(folder, ValueError(f"it has no weights for {missing[0]!r}"))
@@ -243,17 +209,13 @@ def _pooling_of(folder: Path, config: "PreTrainedConfig") -> Pooling:
 def _pooled(
     output: "BaseModelOutputWithPooling", mask: "torch.Tensor", kind: Pooling
 ) -> "torch.Tensor":
-    name = "pooler_output" if kind == "pooler" else "last_hidden_state"
-    states: torch.Tensor | None = getattr(output, name, None)
-    if states is None:
-        raise ModelError(
-            f"this encoder has no {name}, which the pooling {kind!r} needs. Choose another of: "
-            f"{', '.join(get_args(Pooling))}."
-        )
+    pooled: torch.Tensor
     if kind == "mean":
         weights = mask.unsqueeze(-1)
-        return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-    return states[:, 0] if kind == "cls" else states
+        pooled = (output.last_hidden_state * weights).sum(1) / weights.sum(1).clamp(min=1)
+    else:
+        pooled = output.pooler_output if kind == "pooler" else output.last_hidden_state[:, 0]
+    return pooled
 
 
 def _check_folder(folder: Path, what: str) -> None:

@@ -5,31 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from univerb.errors import OptionError
 from univerb.retrieval.base import Features, Index, Method
 
 _PARTS = ("first", "second")
+_CONSTANT = 60  # The larger it is, the more texts gain that both methods rank.
 _DEPTH = 100  # Texts further down add next to nothing to a sum of reciprocal ranks.
 
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """Ranks texts by the sum of `1 / (constant + rank)` over two methods."""
+    """Ranks texts by the sum of `1 / (60 + rank)` over two methods."""
 
     first: Method
     second: Method
-    constant: int = 60
-    """The larger it is, the more texts gain that both methods rank."""
-
-    def __post_init__(self) -> None:
-        if self.constant < 0:
-            raise OptionError(f"constant is {self.constant}; give 0 or more. The default is 60.")
 
     @property
     def name(self) -> str:
-        """Both methods' names, and the constant if it is not the default."""
-        constant = "" if self.constant == 60 else f"({self.constant})"
-        return f"hybrid{constant}:{self.first.name}+{self.second.name}"
+        """Both methods' names."""
+        return f"hybrid:{self.first.name}+{self.second.name}"
 
     def features(self, texts: Sequence[str]) -> Features:
         """Return the features of both, their names prefixed."""
@@ -43,20 +36,19 @@ class Hybrid:
     def index(self, shards: Sequence[Features]) -> "HybridIndex":
         """Build both indexes."""
         first, second = ([_part(shard, part) for shard in shards] for part in _PARTS)
-        return HybridIndex(self.first.index(first), self.second.index(second), self.constant)
+        return HybridIndex(self.first.index(first), self.second.index(second))
 
     def load(self, folder: Path) -> "HybridIndex":
         """Open both indexes."""
         first, second = (folder / part for part in _PARTS)
-        return HybridIndex(self.first.load(first), self.second.load(second), self.constant)
+        return HybridIndex(self.first.load(first), self.second.load(second))
 
 
 class HybridIndex:
     """Texts ranked by two indexes together."""
 
-    def __init__(self, first: Index, second: Index, constant: int) -> None:
+    def __init__(self, first: Index, second: Index) -> None:
         self._indexes = (first, second)
-        self._constant = constant
 
     def rank(self, query: str, k: int) -> list[tuple[int, float]]:
         """Return at most `k` texts that either index ranks, best first."""
@@ -65,7 +57,7 @@ class HybridIndex:
         scores: dict[int, float] = defaultdict(float)
         for index in self._indexes:
             for rank, (number, _) in enumerate(index.rank(query, max(k, _DEPTH)), start=1):
-                scores[number] += 1 / (self._constant + rank)
+                scores[number] += 1 / (_CONSTANT + rank)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
 
     def save(self, folder: Path) -> None:

@@ -2,26 +2,22 @@
 
 import re
 from collections.abc import Sequence
-from typing import get_args
 
 from univerb.documents.chunks import Chunk
 from univerb.errors import OptionError, did_you_mean
 from univerb.retrieval.base import Hit, Method
 from univerb.retrieval.bm25 import BM25
-from univerb.retrieval.dense import Dense, Pooling, Static
+from univerb.retrieval.dense import Dense, Static
 from univerb.retrieval.hybrid import Hybrid
 
-_NAME = re.compile(r"(\w*)(?:\(([^)]*)\))?(?::(.*))?", re.DOTALL)
-_POOLINGS: dict[str, Pooling] = {name: name for name in get_args(Pooling)}
-_FORMS = ("bm25", "bm25(k1=1.5,b=0.75)", "dense:FOLDER", "static:FOLDER", "hybrid:NAME+NAME")
+_FORMS = ("bm25", "dense:FOLDER", "static:FOLDER", "hybrid:NAME+NAME")
 
 
 def method_named(name: str) -> Method:
     """Return the method that a name describes; the inverse of `Method.name`.
 
     Args:
-        name: "bm25", "bm25(k1=1.2,b=0.5)", "dense:FOLDER", "dense(cls):FOLDER", "static:FOLDER",
-            or two of them as "hybrid:NAME+NAME".
+        name: "bm25", "dense:FOLDER", "static:FOLDER", or two of them as "hybrid:NAME+NAME".
 
     Returns:
         The method. Models are loaded on first use.
@@ -33,36 +29,22 @@ def method_named(name: str) -> Method:
 
 
 def _parsed(name: str) -> Method | None:
-    match = _NAME.fullmatch(name)
-    kind, options, rest = match.groups() if match else ("", None, None)
-    if kind == "bm25" and rest is None:
-        return _bm25(options)
-    if kind == "dense" and rest and (options or "auto") in _POOLINGS:
-        return Dense(rest, _POOLINGS[options or "auto"])
-    if kind == "static" and rest and options is None:
+    kind, _, rest = name.partition(":")
+    if name == "bm25":
+        return BM25()
+    if kind == "dense" and rest:
+        return Dense(rest)
+    if kind == "static" and rest:
         return Static(rest)
-    if kind == "hybrid" and rest and (options or "60").isdecimal():
-        return _hybrid(rest, int(options or 60))
-    return None
+    return _hybrid(rest) if kind == "hybrid" else None
 
 
-def _bm25(options: str | None) -> BM25 | None:
-    values: dict[str, float] = {}
-    for option in (options or "").split(",") if options else ():
-        key, _, value = option.partition("=")
-        try:
-            values[key.strip()] = float(value)
-        except ValueError:
-            return None
-    return BM25(**values) if values.keys() <= {"k1", "b"} else None
-
-
-def _hybrid(names: str, constant: int) -> Hybrid | None:
+def _hybrid(names: str) -> Hybrid | None:
     # A folder's name may contain a plus, too: the first split that gives two methods counts.
     for plus in re.finditer(r"\+", names):
         first, second = _parsed(names[: plus.start()]), _parsed(names[plus.end() :])
         if first is not None and second is not None:
-            return Hybrid(first, second, constant)
+            return Hybrid(first, second)
     return None
 
 
