@@ -87,24 +87,6 @@ def test_generate_from_a_corpus(index, run, model, docs, tmp_path):
             assert text[place["start"] : place["end"]].strip()
 
 
-def test_a_dry_run_writes_nothing_and_is_about_right(index, tmp_path):
-    cost = index(DEMO, "--dry-run", "--json").json
-    assert not (tmp_path / "c.uv").exists()
-    real = index(DEMO, "--json").json
-    assert cost["documents"] == real["documents"]
-    assert cost["characters"] == real["characters"]
-    assert real["phrase_count"] / 2 < cost["phrases"] < real["phrase_count"] * 2
-    assert real["bytes"] / 3 < cost["bytes"] < real["bytes"] * 3
-    shown = index(DEMO, "--dry-run")
-    assert "phrases" in shown.out and "on disk" in shown.out
-
-
-def test_a_dry_run_of_a_removal_is_refused_in_one_line(index, docs):
-    index(docs)
-    ran = index("--remove", "lease.txt", "--dry-run")
-    assert ran.code == 1 and ran.err.count("\n") == 1 and ran.err.startswith("error:")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,6 +1,5 @@
 """`univerb index`: documents to a corpus on disk."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ from univerb.corpus.shards import digest
 from univerb.errors import OptionError
 
 if TYPE_CHECKING:
-    from univerb.corpus.estimate import Estimate
     from univerb.corpus.manifest import Manifest
     from univerb.phrase import Document
 
@@ -30,8 +28,6 @@ class ChangeOptions(Options):
     """Remove the document of this name. Repeatable."""
     replace: bool = False
     """Let documents replace others of the same name."""
-    dry_run: bool = False
-    """Estimate size and time, build nothing."""
 
 
 @with_flags
@@ -70,11 +66,6 @@ def index(
         _check_names(corpus, documents)
     workers = make_workers(work.workers, work.ray, work.ray_address)
     lm = load_model(**dict(model))
-    if change.dry_run:
-        from univerb.corpus.estimate import estimate
-
-        _show_estimate(estimate(documents, lm, settings), as_json)
-        return
     from univerb.corpus.build import CorpusBuilder
 
     with progress_bars() as show:
@@ -133,17 +124,4 @@ def _show(folder: Path, manifest: "Manifest", as_json: bool) -> None:
     console.print(
         f"[bold]{escape(str(folder))}[/]: {manifest.documents:,} documents, "
         f"{manifest.chunks:,} chunks, {manifest.phrase_count:,} phrases, {format_size(size)}"
-    )
-
-
-def _show_estimate(cost: "Estimate", as_json: bool) -> None:
-    if as_json:
-        print_json(dataclasses.asdict(cost))
-        return
-    capped = " (the maximum of the settings)" if cost.is_capped else ""
-    console.print(
-        f"{cost.documents:,} documents, {cost.characters:,} characters, about {cost.tokens:,} "
-        f"tokens\nabout {cost.phrases:,} phrases{capped}, {format_size(cost.bytes)} on disk\n"
-        f"about {cost.text_seconds:.0f} s for the text and {cost.encode_seconds:.0f} s for "
-        "the vectors, on one core"
     )

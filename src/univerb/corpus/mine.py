@@ -6,7 +6,7 @@ import numpy
 
 from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
-from univerb.phrases.hashing import Ints, ranges, split_ids
+from univerb.phrases.hashing import Ints, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
 from univerb.phrases.tokenized import END, START, TokenArrays
 
@@ -21,10 +21,6 @@ class MinedPhrases(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.ends)
-
-    def keys(self, count: int | None = None) -> list[tuple[int, ...]]:
-        """Return the ids of the first `count` phrases; of all by default."""
-        return split_ids(self.tokens, self.ends[:count])
 
 
 def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
