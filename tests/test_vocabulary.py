@@ -106,9 +106,8 @@ class VocabularyMachine(RuleBasedStateMachine):
     def refuse_unknown_ids(self, beyond: int, below: int, data: st.DataObject) -> None:
         known = [STATIC + number for number in self.numbers(data)] if self.entries else []
         for unknown in (STATIC + len(self.entries) + beyond, below, -1):
-            for refuse in (self.vocabulary.phrase, self.vocabulary.is_active):
-                with pytest.raises(VocabularyError, match=str(unknown)):
-                    refuse(unknown)
+            with pytest.raises(VocabularyError, match=str(unknown)):
+                self.vocabulary.phrase(unknown)
             with pytest.raises(VocabularyError, match=str(unknown)):
                 self.vocabulary.remove([*known, unknown])
 
@@ -142,7 +141,6 @@ class VocabularyMachine(RuleBasedStateMachine):
         active = [key for key, flag in zip(keys, flags, strict=True) if flag]
         assert [one.ids for one in self.vocabulary] == active
         assert len(self.vocabulary) == len(active)
-        assert [self.vocabulary.is_active(STATIC + n) for n in range(len(flags))] == flags
         assert [Phrase(key, "") in self.vocabulary for key in keys] == flags
         shown = self.vocabulary.snapshot()
         assert shown.version == self.vocabulary.version
@@ -355,7 +353,6 @@ class TestThreads:
                 phrase_id = vocabulary.id_of(newest)
                 if phrase_id is not None:
                     assert vocabulary.phrase(phrase_id) == newest
-                    vocabulary.is_active(phrase_id)
                 assert len(list(vocabulary)) in (1, 2)
                 assert (newest in vocabulary) in (False, True)
             except BaseException as error:

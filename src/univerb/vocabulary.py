@@ -72,10 +72,8 @@ class DynamicVocabulary:
             The id of each phrase, in order.
         """
         added = list(phrases)
-        highest = max((max(phrase.ids) for phrase in added), default=0)
-        if highest >= self.static_size or min((min(p.ids) for p in added), default=0) < 0:
-            for phrase in added:
-                self._check(phrase)
+        for phrase in added:
+            self._check(phrase)
         with self._lock:
             before = self._changes
             index = {phrase.ids: i for i, phrase in enumerate(added)}
@@ -140,10 +138,6 @@ class DynamicVocabulary:
         index = self._index.get(ids)
         return self.static_size + index if index is not None and self._active[index] else None
 
-    def is_active(self, phrase_id: int) -> bool:
-        """Tell whether the phrase with this id can be chosen."""
-        return bool(self._active[self._position(phrase_id)])
-
     @property
     def size(self) -> int:
         """Number of phrases that have an id, removed ones included."""
@@ -164,8 +158,7 @@ class DynamicVocabulary:
         return (phrase for phrase, is_active in pairs if is_active)
 
     def __contains__(self, phrase: Phrase) -> bool:
-        index = self._index.get(phrase.ids)
-        return index is not None and bool(self._active[index])
+        return self.find(phrase.ids) is not None
 
     def _check(self, phrase: Phrase) -> None:
         if max(phrase.ids) >= self.static_size or min(phrase.ids) < 0:

@@ -32,7 +32,7 @@ def test_a_float32_corpus_writes_the_same(tmp_path: Path, heads: str, mode: str)
     attached.attach(corpus)
     results = []
     for lm in (plain, attached):
-        vocabulary = corpus.vocabulary(lm, PROMPT, others=True)
+        vocabulary = lm.vocabulary(corpus.select(PROMPT, lm.tokenizer, others=True).phrases)
         options = {"mode": mode, "phrase_bias": 8.0, "max_tokens": 24, "ignore_eos": True}
         results.append(generate(lm, PROMPT, vocabulary, **options))
     texts = [[(piece.text, piece.is_phrase) for piece in result.pieces] for result in results]

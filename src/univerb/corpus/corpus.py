@@ -116,21 +116,12 @@ class Corpus:
         sizes = self.manifest.settings.sizes
         return select_phrases(hits, tokenizer, self.phrases, sizes, max_phrases, others)
 
-    def vocabulary(
-        self,
-        lm: "PhraseModel",
-        query: str,
-        k: int = 32,
-        *,
-        max_phrases: int | None = None,
-        others: bool = False,
-    ) -> DynamicVocabulary:
-        """Return the phrases that `select` returns as a vocabulary of an LM.
+    def vocabulary(self, lm: "PhraseModel", query: str, k: int = 32) -> DynamicVocabulary:
+        """Return the stored phrases that `select` returns as a vocabulary of an LM.
 
         With `lm.attach(corpus)` the LM takes their vectors from the corpus.
         """
-        selection = self.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
-        return DynamicVocabulary(lm.static_size, selection.phrases)
+        return DynamicVocabulary(lm.static_size, self.select(query, lm.tokenizer, k).phrases)
 
     def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
         """Return the indices of those keys that are stored, their input and output vectors."""

@@ -70,10 +70,8 @@ def select_phrases(
     columns = (begins, counts, size[begins], first[begins])
     chosen = list(zip(*(column[ranked].tolist() for column in columns), strict=True))
     keys = [tuple(ids[start : start + n]) for _, _, n, start in chosen]
-    sources = [tuple(spans[begin : begin + count]) for begin, count, _, _ in chosen]
-    if _overlap(hits):
-        # Chunks that share sentences show one occurrence twice.
-        sources = [tuple(dict.fromkeys(spans)) for spans in sources]
+    # Chunks that share sentences show one occurrence twice.
+    sources = [tuple(dict.fromkeys(spans[b : b + count])) for b, count, _, _ in chosen]
     texts = _texts(text, tokenizer, keys, first[begins][ranked])
     phrases = [Phrase(*parts) for parts in zip(keys, texts, sources, strict=True)]
     is_stored = number[begins][ranked] < len(stored)
@@ -123,12 +121,6 @@ def _texts(
     last = first + numpy.array([len(key) - 1 for key in keys], dtype=numpy.int64)
     edges = zip(keys, text.visible[first].tolist(), text.end[last].tolist(), strict=True)
     return [" " * tokenizer.has_space(k[0]) + text.text[a:b] for k, a, b in edges]
-
-
-def _overlap(hits: Sequence[Hit]) -> bool:
-    ranges = sorted((hit.chunk.document, hit.chunk.start, hit.chunk.end) for hit in hits)
-    pairs = zip(ranges[:-1], ranges[1:], strict=True)
-    return any(name == other and start < end for (name, _, end), (other, start, _) in pairs)
 
 
 def _spans(hits: Sequence[Hit], text: TokenizedText, first: Ints, size: Ints) -> list[Span]:

@@ -1,11 +1,9 @@
 """Plain text of Markdown and HTML, with a blank line between blocks."""
 
 import re
-from collections.abc import Iterable
 from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 _DROPPED = frozenset({"script", "style", "template"})
 _IN_HEAD = _DROPPED | {"base", "head", "link", "meta", "noscript", "title"}
@@ -15,7 +13,9 @@ _BLOCK = re.compile(
     "optgroup|option|p|pre|search|section|select|summary|t[dhr]|table|tbody|textarea|tfoot|thead|"
     "title|ul"
 )
-_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
+_MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+for _code in ("fence", "code_block"):
+    _MARKDOWN.add_render_rule(_code, lambda *_: "")
 
 
 def markdown_text(source: str) -> str:
@@ -24,13 +24,7 @@ def markdown_text(source: str) -> str:
     Headings, paragraphs, list items and table cells become blocks. Code blocks and images are
     left out; embedded HTML is converted, too.
     """
-    blocks: list[str] = []
-    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(source):
-        if token.type == "inline":
-            blocks.append(_block(_inline_text(token.children or [])))
-        elif token.type == "html_block":
-            blocks.append(html_text(token.content))
-    return "\n\n".join(filter(None, blocks))
+    return html_text(_MARKDOWN.render(source))
 
 
 def html_text(source: str) -> str:
@@ -91,20 +85,6 @@ class _TextParser(HTMLParser):
         if block:
             self.blocks.append(block)
         self._parts.clear()
-
-
-def _inline_text(tokens: Iterable[Token]) -> str:
-    parts: list[str] = []
-    for token in tokens:
-        if token.type in {"text", "code_inline"}:
-            parts.append(token.content)
-        elif token.type == "softbreak":
-            parts.append(" ")
-        elif token.type == "hardbreak":
-            parts.append("\n")
-        elif token.type == "html_inline":
-            parts.append("\n" if _LINE_BREAK.match(token.content) else "")
-    return "".join(parts)
 
 
 def _block(text: str) -> str:

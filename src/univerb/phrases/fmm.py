@@ -6,6 +6,7 @@ the LM's tokens, so that a match is a phrase of the LM, never half a word.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -69,25 +70,18 @@ class Matches(NamedTuple):
     """Its number in the table."""
 
 
+@dataclass(frozen=True)
 class FMMTable:
     """Word n-grams of a support corpus, the most frequent first.
 
     Phrases are stored concatenated: their tokens and their words' keys, with the end of each.
     """
 
-    def __init__(
-        self,
-        tokens: NDArray[numpy.int32],
-        token_ends: Ints,
-        words: Keys,
-        word_ends: Ints,
-        counts: Ints,
-    ) -> None:
-        self.tokens = tokens
-        self.token_ends = token_ends
-        self.words = words
-        self.word_ends = word_ends
-        self.counts = counts
+    tokens: NDArray[numpy.int32]
+    token_ends: Ints
+    words: Keys
+    word_ends: Ints
+    counts: Ints
 
     @classmethod
     def mine(
