@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from univerb.lab.metrics.answers import (
-    AnswerScore,
+    ReaderScore,
     exact_match,
     normalise,
     reader_match,
@@ -62,16 +62,16 @@ def test_f1(prediction, answers, expected):
 def test_answers_are_looked_for_in_the_text():
     text = "It was The Beatles, in 1969."
     found = string_match(text, [["Queen", "Beatles"], ["1970"], ["BEAT"]])
-    assert found == AnswerScore(pytest.approx(2 / 3))
-    assert string_match(text, [["beatles"], ["1969"]]) == AnswerScore(1.0)
-    assert string_match(text, []) == AnswerScore(0.0)
+    assert found == pytest.approx(2 / 3)
+    assert string_match(text, [["beatles"], ["1969"]]) == 1.0
+    assert string_match(text, []) == 0.0
 
 
 def test_a_reader_is_judged_question_by_question():
     found = reader_match(["the Who", "June 1969"], [["Who"], ["1969"]])
-    assert found == AnswerScore(0.5, pytest.approx((1 + 2 / 3) / 2))
-    assert reader_match(["Who"], [["who"]]) == AnswerScore(1.0, 1.0)
-    assert reader_match([], []) == AnswerScore(0.0, 0.0)
+    assert found == ReaderScore(0.5, pytest.approx((1 + 2 / 3) / 2))
+    assert reader_match(["Who"], [["who"]]) == ReaderScore(1.0, 1.0)
+    assert reader_match([], []) == ReaderScore(0.0, 0.0)
     with pytest.raises(ValueError, match="zip"):
         reader_match(["one"], [["one"], ["two"]])
 

@@ -61,16 +61,9 @@ class Agreement(NamedTuple):
 
 
 def agreement(ratings: Sequence[Sequence[int]]) -> Agreement:
-    """Compare annotators.
+    """Compare the labels that two or more annotators gave to the same items.
 
-    Args:
-        ratings: For each annotator, two or more, the labels of the same items.
-
-    Returns:
-        The raw agreement, and kappa.
-
-    Raises:
-        MissingExtra: If scikit-learn or statsmodels is not installed.
+    Raises MissingExtra if scikit-learn or statsmodels is not installed.
     """
     try:
         from sklearn.metrics import cohen_kappa_score

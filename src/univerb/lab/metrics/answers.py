@@ -10,7 +10,7 @@ import statistics
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -39,44 +39,29 @@ def _f1(prediction: str, answer: str) -> float:
     return 2.0 * shared / (len(predicted) + len(expected))
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerScore:
-    """Means over the sub-questions of one item, from 0 to 1."""
+def string_match(text: str, answers: Sequence[Sequence[str]]) -> float:
+    """Return the share of sub-questions with an answer in a text, even inside a word (str-EM).
 
-    em: float
-    f1: float | None = None
-    """None for str-EM."""
-
-
-def string_match(text: str, answers: Sequence[Sequence[str]]) -> AnswerScore:
-    """Look for short answers in a text (str-EM).
-
-    Args:
-        text: Without citations.
-        answers: The right answers to each sub-question; one of them is enough.
-
-    Returns:
-        The share of sub-questions whose answer is somewhere in the text, even inside a word.
+    `answers` are the right ones to each sub-question; one of them is enough.
     """
     searched = normalise(text)
     is_right = [any(normalise(answer) in searched for answer in right) for right in answers]
-    return AnswerScore(statistics.fmean(is_right) if is_right else 0.0)
+    return statistics.fmean(is_right) if is_right else 0.0
 
 
-def reader_match(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> AnswerScore:
-    """Score what a reader extracted from a text (QA-EM, QA-F1).
+class ReaderScore(NamedTuple):
+    """Means over the sub-questions of one item, from 0 to 1."""
 
-    Args:
-        predictions: The reader's answer to each sub-question.
-        answers: The right answers to each.
+    em: float
+    f1: float
 
-    Returns:
-        The means over sub-questions.
-    """
+
+def reader_match(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> ReaderScore:
+    """Score a reader's answer to each sub-question against the right ones (QA-EM, QA-F1)."""
     pairs = list(zip(predictions, answers, strict=True))
     if not pairs:
-        return AnswerScore(0.0, 0.0)
-    return AnswerScore(
+        return ReaderScore(0.0, 0.0)
+    return ReaderScore(
         em=statistics.fmean(exact_match(*pair) for pair in pairs),
         f1=statistics.fmean(token_f1(*pair) for pair in pairs),
     )

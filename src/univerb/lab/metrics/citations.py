@@ -51,15 +51,10 @@ class _SentenceScore(NamedTuple):
 def citation_score(
     sentences: Sequence[str], passages: Sequence[str], entails: Entails
 ) -> CitationScore | None:
-    """Score an answer.
+    """Score an answer; None for one without a sentence, which ALCE leaves out of means.
 
-    Args:
-        sentences: Those of `answer_line`, with their markers; numbers begin with 1.
-        passages: What the markers point to, as `passage_text` writes it.
-        entails: The entailment model.
-
-    Returns:
-        The score; None for an answer without a sentence, which ALCE leaves out of means.
+    Sentences are those of `answer_line`, with their markers, whose numbers begin with 1 and point
+    to passages as `passage_text` writes them.
     """
     if not sentences:
         return None
@@ -88,11 +83,9 @@ def _sentence_score(sentence: str, passages: Sequence[str], entails: Entails) ->
         return _SentenceScore(citations=len(cited))
     if len(cited) == 1:
         return _SentenceScore(True, 1, 1)
-    needed = sum(supports([index]) or not supports(_without(cited, index)) for index in cited)
+    needed = 0
+    for index in cited:
+        others = list(cited)
+        others.remove(index)
+        needed += supports([index]) or not supports(others)
     return _SentenceScore(True, needed, len(cited))
-
-
-def _without(cited: Sequence[int], index: int) -> list[int]:
-    rest = list(cited)
-    rest.remove(index)
-    return rest

@@ -44,13 +44,9 @@ class Compression:
 
 
 def compression(texts: Sequence[Units]) -> Compression:
-    """Measure texts.
+    """Measure texts; figures are zero where there is nothing to divide by.
 
-    Args:
-        texts: Those without a unit count in the number of units, but have no ratio.
-
-    Returns:
-        The figures; zeros where there is nothing to divide by.
+    A text without a unit counts in the number of units, but has no ratio.
     """
     written = [text for text in texts if text.units]
     units = sum(text.units for text in written)

@@ -5,15 +5,7 @@ from difflib import SequenceMatcher
 
 
 def longest_run(text: Sequence[Hashable], sources: Iterable[Sequence[Hashable]]) -> int:
-    """Return the length of the longest stretch of a text that one source contains.
-
-    Args:
-        text: Words or tokens.
-        sources: The words or tokens of each source; no stretch crosses from one to the next.
-
-    Returns:
-        The length; 0 if nothing is shared.
-    """
+    """Return the length, in words or tokens, of the longest stretch that one source contains."""
     # The matcher indexes its second sequence once.
     matcher = SequenceMatcher[Hashable](None, (), text, autojunk=False)
     longest = 0

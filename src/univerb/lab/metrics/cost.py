@@ -49,24 +49,12 @@ def step_flops(shape: Shape, context: int, phrases: int = 0) -> int:
 def generation_flops(
     shape: Shape, prefix: int, steps: int, phrases: int = 0, *, cached: bool = True
 ) -> int:
-    """Return the FLOPs of generating units.
+    """Return the FLOPs of generating `steps` units, of which the prompt's pass gives the first.
 
-    Args:
-        shape: The LM's.
-        prefix: Positions of the prompt.
-        steps: Units to generate; the prompt's pass gives the first.
-        phrases: Number of phrases in the vocabulary.
-        cached: Whether keys and values are cached; otherwise each step passes over all positions,
-            which is what the paper's table counts.
-
-    Returns:
-        The sum over steps.
+    Without a cache, each step passes over all positions: that is what the paper's table counts.
     """
-    contexts = range(prefix + 1, prefix + steps)
-    if cached:
-        later = sum(step_flops(shape, context, phrases) for context in contexts)
-    else:
-        later = sum(forward_flops(shape, context, phrases) for context in contexts)
+    of_step = step_flops if cached else forward_flops
+    later = sum(of_step(shape, n, phrases) for n in range(prefix + 1, prefix + steps))
     return later + (forward_flops(shape, prefix, phrases) if steps else 0)
 
 
@@ -81,14 +69,6 @@ def paper_memory(lm: Shape, encoder: Shape, phrases: int) -> float:
 
     LM, encoder, its projector, and the rows of V and P, which the paper copies for input and
     output. univerb needs less: V is not copied, and tied heads have one row for each phrase.
-
-    Args:
-        lm: The LM's shape.
-        encoder: The phrase encoder's; a linear layer makes vectors of the LM's width.
-        phrases: Number of phrases.
-
-    Returns:
-        The sum.
     """
     projector = (encoder.width + 1) * lm.width * VALUE
     rows = 2 * (lm.vocabulary + phrases) * lm.width * VALUE
@@ -98,13 +78,7 @@ def paper_memory(lm: Shape, encoder: Shape, phrases: int) -> float:
 def extra_memory_share(lm: Shape, encoder: Shape, phrases: int) -> float:
     """Return the share of memory that phrases add: (M_p + 4pd) / (M_p + 4pd + M_l).
 
-    Args:
-        lm: The LM's shape.
-        encoder: The phrase encoder's.
-        phrases: Number of phrases; here the paper counts one row for each.
-
-    Returns:
-        From 0 to 1.
+    Here the paper counts one row for each phrase.
     """
     extra = encoder.size + phrases * lm.width * VALUE
     return extra / (extra + lm.size)

@@ -3,10 +3,9 @@
 The paper's figures are those without a cache and without preparation.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from statistics import median
 
 from univerb.errors import OptionError
 
@@ -30,22 +29,15 @@ class Timing:
     """The same text without a cache, if measured."""
 
 
-class Seconds(NamedTuple):
-    """Over texts."""
-
-    mean: float
-    median: float
-
-
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Over texts; decoding is for 128 base tokens."""
+    """Median seconds over texts; decoding is for 128 base tokens."""
 
-    prepare: Seconds
-    decode: Seconds
-    total: Seconds
+    prepare: float
+    decode: float
+    total: float
     """Preparation and decoding with a cache."""
-    decode_uncached: Seconds | None
+    decode_uncached: float | None
     """Of the texts for which it was measured."""
     uncached: int
     """Number of these texts."""
@@ -67,14 +59,10 @@ def latency(timings: Sequence[Timing]) -> Latency:
         if timing.decode_uncached is not None
     ]
     return Latency(
-        prepare=_seconds([timing.prepare for timing in timings]),
-        decode=_seconds(decode),
-        total=_seconds([t.prepare + seconds for t, seconds in zip(timings, decode, strict=True)]),
-        decode_uncached=_seconds(uncached) if uncached else None,
+        prepare=median(timing.prepare for timing in timings),
+        decode=median(decode),
+        total=median(t.prepare + seconds for t, seconds in zip(timings, decode, strict=True)),
+        decode_uncached=median(uncached) if uncached else None,
         uncached=len(uncached),
         texts=len(timings),
     )
-
-
-def _seconds(values: Sequence[float]) -> Seconds:
-    return Seconds(statistics.fmean(values), statistics.median(values))

@@ -9,7 +9,7 @@ names the first two, and the mean is taken over the third.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from univerb.errors import MissingExtra, OptionError
 
 Floats = NDArray[numpy.float64]
-Labels = NDArray[numpy.int64]
+Counts = NDArray[numpy.int64]
 
 SEEDS = (25, 26, 27, 28, 29)
 SCALE = 2.0
@@ -33,16 +33,9 @@ _WEIGHTS = numpy.linspace(1e-6, 1.0 - 1e-6, 25)
 def cog_pair(prefix: str, reference: str, text: str) -> tuple[str, str] | None:
     """Join texts for `mauve_cog`, as the script behind the published figures does.
 
-    The reference keeps its whole length, and the text gets a second space before it.
-
-    Args:
-        prefix: What both continue.
-        reference: The continuation in the corpus.
-        text: The system's continuation.
-
-    Returns:
-        Reference and generated text, each with the prefix; None if there is no reference: such
-        items are left out.
+    The reference (the continuation in the corpus) keeps its whole length, and the system's text
+    gets a second space before it. Returns both with the prefix; None if there is no reference:
+    such items are left out.
     """
     stripped = reference.strip()
     return (f"{prefix} {stripped}", f"{prefix} {text}") if stripped else None
@@ -53,14 +46,8 @@ def matched_pair(
 ) -> tuple[list[int], list[int]] | None:
     """Join texts for `mauve_matched`: both continuations have the same number of tokens.
 
-    Args:
-        prefix: The tokens that both continue.
-        reference: The continuation in the corpus.
-        text: The system's continuation.
-
-    Returns:
-        Both token lists; None if there is no reference. If the system's text is empty, the
-        reference stays whole: an empty text must not count as a perfect one.
+    Returns the tokens of both with the prefix; None if there is no reference. If the system's text
+    is empty, the reference stays whole: an empty text must not count as a perfect one.
     """
     if not reference:
         return None
@@ -68,37 +55,20 @@ def matched_pair(
     return [*prefix, *reference[:size]], [*prefix, *text[:size]]
 
 
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """The cluster of each text."""
+class Histograms(NamedTuple):
+    """The number of texts in each cluster, (k,)."""
 
-    reference: Labels
-    generated: Labels
-    count: int
-
-    def histograms(self) -> tuple[Floats, Floats]:
-        """Count the texts of each cluster: (k,) for the references and for the generated ones."""
-        sides = (self.reference, self.generated)
-        reference, generated = (numpy.bincount(side, minlength=self.count) for side in sides)
-        return reference.astype(numpy.float64), generated.astype(numpy.float64)
+    reference: Counts
+    generated: Counts
 
 
 def quantise(
     reference: NDArray[Any], generated: NDArray[Any], seeds: Sequence[int] = SEEDS
-) -> list[Clusters]:
-    """Cluster the features of both sides: one cluster for ten texts of the smaller side.
+) -> list[Histograms]:
+    """Cluster the features of human texts (N, d) and generated ones (M, d), for each seed.
 
-    Args:
-        reference: (N, d), features of human texts.
-        generated: (M, d), features of generated ones.
-        seeds: Of k-means.
-
-    Returns:
-        The clusters, for each seed.
-
-    Raises:
-        OptionError: If the features do not fit each other.
-        MissingExtra: If scikit-learn is not installed.
+    There is one cluster for ten texts of the smaller side. Raises OptionError if the features do
+    not fit each other, MissingExtra if scikit-learn is not installed.
     """
     _check(reference, generated)
     try:
@@ -108,12 +78,13 @@ def quantise(
     size = len(reference)
     count = max(2, round(min(size, len(generated)) / 10))
     rows = _reduced(numpy.concatenate([reference, generated]).astype(numpy.float64))
-    clusters = []
+    histograms = []
     for seed in seeds:
         means = KMeans(count, n_init=_RESTARTS, max_iter=_ITERATIONS, random_state=seed)
-        labels = means.fit_predict(rows).astype(numpy.int64)
-        clusters.append(Clusters(labels[:size], labels[size:], count))
-    return clusters
+        labels = means.fit_predict(rows)
+        sides = (numpy.bincount(side, minlength=count) for side in (labels[:size], labels[size:]))
+        histograms.append(Histograms(*sides))
+    return histograms
 
 
 def _check(reference: NDArray[Any], generated: NDArray[Any]) -> None:
@@ -139,16 +110,10 @@ def _reduced(features: Floats) -> Floats:
 
 
 def divergence_curve(reference: ArrayLike, generated: ArrayLike, scale: float = SCALE) -> Floats:
-    """Compare two histograms with their mixtures.
+    """Compare the histograms of references p and generated texts q, (k,), with their mixtures.
 
-    Args:
-        reference: (k,), counts or shares p of the references.
-        generated: (k,), those of the generated texts, q.
-        scale: How fast a point falls with its divergence.
-
-    Returns:
-        (27, 2): from (1, 0) to (0, 1) the points exp(-scale KL(q, r)), exp(-scale KL(p, r)) for 25
-        mixtures r of p and q.
+    Returns (27, 2): from (1, 0) to (0, 1) the points exp(-scale KL(q, r)), exp(-scale KL(p, r)) for
+    25 mixtures r of p and q.
     """
     p, q = (numpy.asarray(side, dtype=numpy.float64) for side in (reference, generated))
     p, q = p / p.sum(), q / q.sum()
@@ -189,11 +154,11 @@ class Mauve:
     """Of the smaller side."""
 
 
-def mauve(clusters: Sequence[Clusters]) -> Mauve:
-    """Score generated texts, given the clusters for each seed."""
-    scores = [area(divergence_curve(*seeded.histograms())) for seeded in clusters]
+def mauve(seeded: Sequence[Histograms]) -> Mauve:
+    """Score generated texts by the histograms of each seed."""
+    scores = [area(divergence_curve(*histograms)) for histograms in seeded]
     return Mauve(
         mean=statistics.fmean(scores),
         spread=statistics.stdev(scores) if len(scores) > 1 else 0.0,
-        texts=min(len(clusters[0].reference), len(clusters[0].generated)),
+        texts=int(min(side.sum() for side in seeded[0])),
     )

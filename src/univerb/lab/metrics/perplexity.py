@@ -25,15 +25,11 @@ def windows(ids: Sequence[int], size: int = WINDOW) -> list[Sequence[int]]:
 
 
 def stream_perplexity(each: Sequence[Sequence[float]]) -> float:
-    """Return the perplexity of a stream.
+    """Return the perplexity of a stream; NaN if it is empty.
 
-    Args:
-        each: For each window the log-probabilities (nats) of its tokens but the first, which has
-            nothing before it.
-
-    Returns:
-        The perplexity. As in the published figures, a window counts with all its tokens, as if its
-        first were as likely as the others; one without any other is left out. NaN without any.
+    Each window has the log-probabilities (nats) of its tokens but the first, which has nothing
+    before it. As in the published figures, a window counts with all its tokens, as if its first
+    were as likely as the others; one without any other is left out.
     """
     scored = [logprobs for logprobs in each if logprobs]
     total = sum(statistics.fmean(logprobs) * (len(logprobs) + 1) for logprobs in scored)
@@ -41,13 +37,9 @@ def stream_perplexity(each: Sequence[Sequence[float]]) -> float:
 
 
 def per_sample_perplexity(each: Sequence[Sequence[float]]) -> float:
-    """Return the mean of the perplexities of texts.
+    """Return the mean of the perplexities of texts; empty texts are left out, NaN without any.
 
-    Args:
-        each: For each text the log-probabilities (nats) of all its tokens, after a begin token.
-
-    Returns:
-        The mean; empty texts are left out. NaN without any.
+    Each text has the log-probabilities (nats) of all its tokens, after a begin token.
     """
     scores = [_perplexity(math.fsum(logprobs), len(logprobs)) for logprobs in each if logprobs]
     return statistics.fmean(scores) if scores else math.nan

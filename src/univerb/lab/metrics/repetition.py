@@ -54,25 +54,14 @@ class Repetition:
 
 
 def repetition(texts: Sequence[Sequence[Hashable]]) -> Repetition:
-    """Measure texts: Rep-n text by text, then the means, then their product (as CoG does).
+    """Measure texts, each as its words or tokens; without any text, there is no repetition.
 
-    Args:
-        texts: Each as its words or tokens.
-
-    Returns:
-        The means. Without any text, no repetition.
+    Rep-n text by text, then the means, then their product (as CoG does).
     """
     return mean_repetition([{n: rep_n(text, n) for n in SIZES} for text in texts])
 
 
 def mean_repetition(each: Sequence[dict[int, float]]) -> Repetition:
-    """Average Rep-n over texts.
-
-    Args:
-        each: For each text its Rep-n by n.
-
-    Returns:
-        The means, and the Diversity of the means.
-    """
+    """Average the Rep-n of texts, each by n; Diversity is that of the means."""
     means = {n: sum(rep[n] for rep in each) / max(len(each), 1) for n in SIZES}
     return Repetition(means, prod(1.0 - value / 100.0 for value in means.values()))

@@ -18,18 +18,10 @@ _RESAMPLES = 1000
 
 
 def rouge_l(prediction: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Return the F1 of a text against the reference that is closest to it.
+    """Return the F1 of a text against the closest reference, each as its sentences; 0 without any.
 
-    Args:
-        prediction: Its sentences.
-        references: The sentences of each reference. ALCE splits the texts in lower case with NLTK;
-            a splitter that looks at capitals has to come before.
-
-    Returns:
-        From 0 to 1; 0 without any reference.
-
-    Raises:
-        MissingExtra: If rouge-score is not installed.
+    ALCE splits the texts in lower case with NLTK; a splitter that looks at capitals has to come
+    before. Raises MissingExtra if rouge-score is not installed.
     """
     scorer, text = _scorer(), "\n".join(prediction)
     scores = (scorer.score("\n".join(reference), text)["rougeLsum"] for reference in references)

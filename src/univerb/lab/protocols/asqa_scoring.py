@@ -87,7 +87,7 @@ def score_answer(question: AsqaQuestion, text: str, phrase_share: float, judges:
     right = [each.answers for each in question.sub_questions]
     scores = {
         "Rouge-L": 100.0 * rouge_l(_sentences(plain, judges.split), references),
-        "str-EM": 100.0 * string_match(plain, right).em,
+        "str-EM": 100.0 * string_match(plain, right),
         "Words": float(len(plain.split())),
         "Phrase share": 100.0 * phrase_share,
     }
@@ -100,7 +100,7 @@ def score_answer(question: AsqaQuestion, text: str, phrase_share: float, judges:
         # As ALCE: a reader cannot read an empty text.
         asked = [(each.question, plain or " ") for each in question.sub_questions]
         match = reader_match(judges.reader.answers(asked), right)
-        scores |= {"QA-EM": 100.0 * match.em, "QA-F1": 100.0 * (match.f1 or 0.0)}
+        scores |= {"QA-EM": 100.0 * match.em, "QA-F1": 100.0 * match.f1}
     return scores
 
 
@@ -140,16 +140,9 @@ def difference(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Compare the means of two systems over the same questions, by a paired bootstrap.
+    """Return our mean minus theirs over the same questions, with a paired bootstrap's interval.
 
-    Args:
-        ours: A measure of each answer; None counts for no mean.
-        theirs: The other system's.
-        resamples: Number of bootstrap samples.
-        seed: Of the sampling.
-
-    Returns:
-        Our mean minus theirs, with a 90 % interval.
+    Values are a measure of each answer; None counts for no mean.
     """
     both = numpy.array([ours, theirs], dtype=float) if len(ours) == len(theirs) else None
     if both is None or numpy.isnan(both).all(axis=1).any():

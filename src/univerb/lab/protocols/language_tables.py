@@ -135,10 +135,10 @@ def _latency_cells(measured: SystemMeasurements) -> dict[str, TableCell]:
     if latency is None:
         return {}
     n = latency.texts
-    row = {"Latency": TableCell(latency.decode.median, n=n)}
+    row = {"Latency": TableCell(latency.decode, n=n)}
     if any(text.phrases for text in measured.texts):
-        row["Prepare"] = TableCell(latency.prepare.median, n=n)
-        row["Total"] = TableCell(latency.total.median, n=n)
+        row["Prepare"] = TableCell(latency.prepare, n=n)
+        row["Total"] = TableCell(latency.total, n=n)
     if latency.decode_uncached:
-        row["Latency uncached"] = TableCell(latency.decode_uncached.median, n=latency.uncached)
+        row["Latency uncached"] = TableCell(latency.decode_uncached, n=latency.uncached)
     return row

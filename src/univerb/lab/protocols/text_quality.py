@@ -118,8 +118,7 @@ class QualityMeter:
         if len(pairs) < MIN_TEXTS:
             return None
         references, generated = zip(*pairs, strict=True)
-        clusters = quantise(self._features_of(references), self._features_of(generated))
-        return mauve(clusters)
+        return mauve(quantise(self._features_of(references), self._features_of(generated)))
 
     def _features_of(self, texts: Sequence[Sequence[int]]) -> Features:
         """Return the features of texts; references are the same for all systems."""
