@@ -30,9 +30,9 @@ from univerb.training.frozen.row_losses import match_gold, row_losses
 from univerb.training.frozen.states import StateCache, States, read_states
 from univerb.training.frozen.validation import validate_frozen
 from univerb.training.frozen.windows import Windows, char_classes, windows
-from univerb.training.passages import Passages
 from univerb.training.processes import Processes
 from univerb.training.trainer import train
+from univerb.training.training_passages import Passages
 
 LONG = " ".join(f"{TEXT} Number {n} of the lease, dated {1900 + n}, is void." for n in range(6))
 KINDS = ("in-batch", "prefixes", "self-retrieval")

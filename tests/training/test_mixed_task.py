@@ -23,9 +23,9 @@ from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig
 from univerb.training.mixed_batch import Pool
 from univerb.training.mixed_task import MixedTask
-from univerb.training.passages import Passages
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
+from univerb.training.training_passages import Passages
 from univerb.vocabulary import DynamicVocabulary
 
 DOCUMENTS = [

@@ -25,7 +25,7 @@ from univerb.training.dry_run import dry_run
 from univerb.training.metrics_logger import LOG, MetricsLogger
 from univerb.training.processes import Processes
 from univerb.training.snapshots import (
-    Progress,
+    RunProgress,
     Snapshot,
     locked,
     read_newest,
@@ -367,7 +367,7 @@ def some(step=1):
         "turned": torch.arange(6.0).reshape(2, 3).T,
     }
     config = make_config().model_dump(mode="json")
-    return Snapshot(Progress(step, 0.25, 1, 2), tensors, config)
+    return Snapshot(RunProgress(step, 0.25, 1, 2), tensors, config)
 
 
 def test_a_snapshot_comes_back_as_it_was(tmp_path):
@@ -438,7 +438,7 @@ def test_a_full_disk_is_a_clear_error_and_keeps_what_was_there(tmp_path, monkeyp
 
 def test_a_file_that_the_system_cuts_short_is_not_taken_for_a_checkpoint(tmp_path):
     write_snapshot(tmp_path, some(1), 2)
-    large = Snapshot(Progress(2), {"a": torch.zeros(100_000)}, {})
+    large = Snapshot(RunProgress(2), {"a": torch.zeros(100_000)}, {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:

@@ -19,8 +19,8 @@ from univerb.phrases.fmm import FMMTable
 from univerb.phrases.tokenized import TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import SampleConfig
-from univerb.training.passages import Passages
 from univerb.training.samples import Sample, fmm, make_builder, n_ids, n_words
+from univerb.training.training_passages import Passages
 
 HF = make_tokenizer()
 TOKENIZER = Tokenizer(HF.backend_tokenizer, HF.all_special_ids)

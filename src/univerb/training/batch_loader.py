@@ -12,9 +12,9 @@ from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.training.config import TrainingConfig
 from univerb.training.mixed_batch import MixedBatch, collate
 from univerb.training.negatives import GreedyContinuations, forbidden_ids
-from univerb.training.passages import Passages
 from univerb.training.samples import make_builder
 from univerb.training.suffix_array import SuffixArray
+from univerb.training.training_passages import Passages
 
 
 class BatchLoader:

@@ -28,11 +28,11 @@ from univerb.training.config import TrainingConfig
 from univerb.training.losses import Expanded, LossSum, kl_loss, phrase_loss, token_loss
 from univerb.training.mixed_batch import MixedBatch, PoolEntry, true_continuations
 from univerb.training.negatives import PreBatch, before_training
-from univerb.training.passages import Passages
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
 from univerb.training.samples import Key
 from univerb.training.task import TaskLoss
+from univerb.training.training_passages import Passages
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -41,7 +41,7 @@ _RETRY = (
 
 
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """How far a run is."""
 
     step: int = 0
@@ -57,7 +57,7 @@ class Progress:
 class Snapshot:
     """A run at one moment: enough to resume it exactly."""
 
-    progress: Progress
+    progress: RunProgress
     tensors: dict[str, Tensor]
     config: dict[str, Any]
 
@@ -146,7 +146,7 @@ def read_snapshot(path: Path) -> Snapshot:
         values = json.loads(facts)
         if values["format"] != FORMAT:
             raise ValueError(f"it has format {values['format']}, not {FORMAT}")
-        return Snapshot(Progress(**values["progress"]), tensors, values["config"])
+        return Snapshot(RunProgress(**values["progress"]), tensors, values["config"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {error}.") from error
 

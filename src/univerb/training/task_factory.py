@@ -20,9 +20,9 @@ from univerb.training.config import TrainingConfig
 from univerb.training.frozen.frozen_task import FrozenTask
 from univerb.training.frozen.states import StateCache
 from univerb.training.mixed_task import MixedTask
-from univerb.training.passages import Passages
 from univerb.training.processes import Processes
 from univerb.training.task import Task
+from univerb.training.training_passages import Passages
 
 
 def make_task(config: TrainingConfig, processes: Processes) -> Task:

@@ -29,7 +29,7 @@ from univerb.training.metrics_logger import MetricsLogger
 from univerb.training.processes import Processes
 from univerb.training.seeding import seed_torch
 from univerb.training.snapshots import (
-    Progress,
+    RunProgress,
     Snapshot,
     check_same,
     locked,
@@ -139,7 +139,7 @@ class Trainer:
 
     def __init__(self, task: Task, config: TrainingConfig, processes: Processes) -> None:
         self.config = config
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.logger: MetricsLogger | None = None
         self._task = task
         self._processes = processes

@@ -19,8 +19,8 @@ from univerb.errors import DocumentError
 from univerb.files import atomic_path
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrases.tokenized import TokenizedText
-from univerb.training.passages import Passages
 from univerb.training.snapshots import digest, write_errors
+from univerb.training.training_passages import Passages
 
 GROUP = 16
 """Passages in one file: half a minute of work to lose when a run is killed."""

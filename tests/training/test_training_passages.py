@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conftest import TEXT, make_tokenizer
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
-from univerb.training.passages import Passages
+from univerb.training.training_passages import Passages
 
 HF = make_tokenizer()
 TOKENIZER = Tokenizer(HF.backend_tokenizer, HF.all_special_ids)
