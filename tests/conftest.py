@@ -159,6 +159,27 @@ def saved(folder: Path, lm: DynamicLM) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny backbone on disk."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    return saved(folder, DynamicLM.wrap(make_llama(), make_tokenizer()))
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tiny_folder: Path) -> Path:
+    """An encoder for it, beside it."""
+    DynamicLM.from_pretrained(str(tiny_folder)).save_pretrained(tiny_folder.parent / "encoder")
+    return tiny_folder.parent / "encoder"
+
+
+@pytest.fixture
+def lease_file(tmp_path: Path) -> Path:
+    path = tmp_path / "lease.txt"
+    path.write_text(TEXT)
+    return path
+
+
 def saved_encoder(folder: Path, model: PreTrainedModel | None = None) -> Path:
     """Save a tiny backbone and a stirred encoder for it, and return the encoder's folder."""
     lm = stir(DynamicLM.wrap(model or make_llama(), make_tokenizer()))

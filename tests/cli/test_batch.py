@@ -12,15 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TEXT, make_llama, make_tokenizer, saved
+from conftest import TEXT
 from univerb.cli.app import main
-from univerb.modeling.dynamic import DynamicLM
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("batch") / "tiny"
-    return saved(folder, DynamicLM.wrap(make_llama(), make_tokenizer()))
 
 
 @pytest.fixture
@@ -72,15 +65,15 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, model: Path):
+def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, tiny_folder: Path):
     output = tmp_path / "out.jsonl"
-    code, out, err = run(requests, "-o", output, "--model", model, "--max-tokens", 4)
+    code, out, err = run(requests, "-o", output, "--model", tiny_folder, "--max-tokens", 4)
     assert (code, out) == (0, "")
     assert err.endswith(f"30 requests, 1 refused, 0 from an earlier run: '{output}'\n")
     answers = [json.loads(line) for line in output.read_text().splitlines()]
     assert [one["custom_id"] for one in answers] == [f"r{n}" for n in range(30)]
     assert [n for n, one in enumerate(answers) if one["response"]["status_code"] != 200] == [9]
-    code, _, err = run(requests, "-o", output, "--model", model)
+    code, _, err = run(requests, "-o", output, "--model", tiny_folder)
     assert code == 1 and "exists" in err and "--restart" in err
 
 
@@ -96,14 +89,14 @@ def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, model: Pat
     ],
 )
 def test_options_that_make_no_sense_end_it_with_one_line(
-    run, tmp_path, requests, model, arguments, words
+    run, tmp_path, requests, tiny_folder, arguments, words
 ):
-    code, out, err = run(requests, "-o", tmp_path / "out.jsonl", "--model", model, *arguments)
+    code, out, err = run(requests, "-o", tmp_path / "out.jsonl", "--model", tiny_folder, *arguments)
     assert (code, out) == (1, "") and err.startswith("error: ") and words in err
     assert err.count("\n") == 1 and not (tmp_path / "out.jsonl.partial").exists()
 
 
-def test_a_file_that_is_no_batch_never_loads_the_model(run, tmp_path, model):
+def test_a_file_that_is_no_batch_never_loads_the_model(run, tmp_path, tiny_folder):
     source = tmp_path / "in.jsonl"
     source.write_text("hello")
     code, _, err = run(source, "-o", tmp_path / "out.jsonl", "--model", tmp_path)
@@ -111,9 +104,11 @@ def test_a_file_that_is_no_batch_never_loads_the_model(run, tmp_path, model):
 
 
 @pytest.mark.slow
-def test_killed_and_run_again_with_more_workers(run, tmp_path: Path, requests: Path, model: Path):
+def test_killed_and_run_again_with_more_workers(
+    run, tmp_path: Path, requests: Path, tiny_folder: Path
+):
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    common = ["--model", model, "--batch-size", 2]
+    common = ["--model", tiny_folder, "--batch-size", 2]
     assert run(requests, "-o", whole, *common)[0] == 0
     partial = tmp_path / "out.jsonl.partial"
     job = start(requests, "-o", output, *common)
@@ -133,9 +128,9 @@ def test_killed_and_run_again_with_more_workers(run, tmp_path: Path, requests: P
     assert not partial.exists()
 
 
-def test_the_input_is_never_replaced_by_the_answers(run, requests, model):
+def test_the_input_is_never_replaced_by_the_answers(run, requests, tiny_folder):
     before = requests.read_text()
-    code, _, err = run(requests, "-o", requests, "--model", model, "--restart")
+    code, _, err = run(requests, "-o", requests, "--model", tiny_folder, "--restart")
     assert code == 1
     assert "is the input too" in err
     assert requests.read_text() == before

@@ -5,32 +5,17 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from commands import ONLY_PHRASES, checked, spawn, start
-from conftest import TEXT, make_llama, make_tokenizer, saved
+from conftest import TEXT
 from univerb import __version__
-from univerb.modeling.dynamic import DynamicLM
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cli") / "tiny"
-    return saved(folder, DynamicLM.wrap(make_llama(), make_tokenizer()))
-
-
-@pytest.fixture
-def lease_file(tmp_path: Path) -> Path:
-    path = tmp_path / "lease.txt"
-    path.write_text(TEXT)
-    return path
-
-
-def test_the_real_command_prints_one_json_object_and_nothing_else(model, lease_file):
+def test_the_real_command_prints_one_json_object_and_nothing_else(tiny_folder, lease_file):
     ran = spawn(
-        *("generate", "The tenant", "--model", model, "--docs", lease_file, "--json"),
+        *("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json"),
         *("--stream", "--sources", "--explain", "--max-tokens", 16, *ONLY_PHRASES),
     )
     assert ran.code == 0
@@ -93,9 +78,11 @@ def test_an_interrupt_ends_quietly(tmp_path):
     assert out == b"" and b"Traceback" not in err
 
 
-def test_a_reader_that_goes_away_is_no_error(model, tmp_path):
+def test_a_reader_that_goes_away_is_no_error(tiny_folder, tmp_path):
     (tmp_path / "long.txt").write_text(TEXT * 400)
-    process = start("phrases", tmp_path / "long.txt", "--model", model, "--limit", 0, "--json")
+    process = start(
+        "phrases", tmp_path / "long.txt", "--model", tiny_folder, "--limit", 0, "--json"
+    )
     assert process.stdout.readline() == b"{\n"
     process.stdout.close()
     process.stdout = None

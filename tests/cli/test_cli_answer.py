@@ -34,20 +34,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lease(tmp_path: Path) -> Path:
-    path = tmp_path / "lease.txt"
-    path.write_text(TEXT)
-    return path
-
-
-@pytest.fixture
 def no_model(monkeypatch) -> None:
     """Fail as soon as a model would be loaded."""
     monkeypatch.setattr(cli_answer, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
 
 
-def test_text_and_sources(ask, model, lease):
-    ran = ask(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+def test_text_and_sources(ask, model, lease_file):
+    ran = ask(QUESTION, "--docs", lease_file, "--model", model, "--style", "inline", *ONLY_PHRASES)
     assert ran.code == 0
     text, _, *sources, stats = ran.out.strip().splitlines()
     assert "[1]" in text and " tokens in " in stats
@@ -59,9 +52,11 @@ def test_text_and_sources(ask, model, lease):
     assert len(sources) == len(set(sources)) > 0
 
 
-def test_json_can_be_checked(ask, model, lease, tmp_path):
+def test_json_can_be_checked(ask, model, lease_file, tmp_path):
     page = tmp_path / "page.html"
-    ran = ask(QUESTION, "--docs", lease, "--model", model, "--json", "--html", page, *ONLY_PHRASES)
+    ran = ask(
+        QUESTION, "--docs", lease_file, "--model", model, "--json", "--html", page, *ONLY_PHRASES
+    )
     data = json.loads(ran.out)
     assert data["question"] == QUESTION and data["schema_version"] == 1
     assert data["passages"][0]["text"] == TEXT and data["citations"]
@@ -86,32 +81,32 @@ def test_a_corpus_instead_of_documents(ask, model, tmp_path, vectors):
         assert TEXT[one["start"] : one["end"]] == one["text"]
 
 
-def test_every_option_is_understood(ask, model, lease):
+def test_every_option_is_understood(ask, model, lease_file):
     options = "-k 2 --phrases none --style none --cite all --encode-marker --shots 1 --no-chat"
     more = "--max-tokens 4 --temperature 0.7 --top-p 0.9 --seed 3 --mode unfold --tolerance 0.5"
     given = [*options.split(), *more.split(), "--threads", "1", "--offline"]
-    ran = ask(QUESTION, "--docs", "-", "--model", model, *given, stdin=lease.read_text())
+    ran = ask(QUESTION, "--docs", "-", "--model", model, *given, stdin=lease_file.read_text())
     assert ran.code == 0 and "4 tokens in" in ran.out
 
 
-def test_phrases_and_markers_are_coloured_in_a_terminal(ask, model, lease, monkeypatch):
+def test_phrases_and_markers_are_coloured_in_a_terminal(ask, model, lease_file, monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, color_system="truecolor", soft_wrap=True)
     monkeypatch.setattr(cli_answer, "console", terminal)
     monkeypatch.setattr(cli_console, "console", terminal)
-    ask(QUESTION, "--docs", lease, "--model", model, "--style", "inline", *ONLY_PHRASES)
+    ask(QUESTION, "--docs", lease_file, "--model", model, "--style", "inline", *ONLY_PHRASES)
     # The first passage's colour: behind its phrases, and of its markers.
     assert "48;2;143;211;232m" in screen.getvalue()
     assert "38;2;143;211;232m[1]" in screen.getvalue()
 
 
-def test_a_shortened_passage_is_noted(ask, model, lease, tmp_path):
+def test_a_shortened_passage_is_noted(ask, model, lease_file, tmp_path):
     config = model.parent / "tiny" / "config.json"
     before = config.read_text()
     try:
         small = json.loads(before) | {"max_position_embeddings": 320}
         config.write_text(json.dumps(small))
-        ran = ask(QUESTION, "--docs", lease, "--model", model, "--max-tokens", "40")
+        ran = ask(QUESTION, "--docs", lease_file, "--model", model, "--max-tokens", "40")
     finally:
         config.write_text(before)
     assert ran.code == 0 and "shortened" in ran.err
@@ -136,13 +131,15 @@ def test_a_shortened_passage_is_noted(ask, model, lease, tmp_path):
         ([QUESTION, "--docs", "LEASE", "--html", "."], "cannot be written"),
     ],
 )
-def test_wrong_input_is_refused_before_the_model_is_loaded(ask, no_model, lease, arguments, word):
-    ran = ask(*(lease if argument == "LEASE" else argument for argument in arguments))
+def test_wrong_input_is_refused_before_the_model_is_loaded(
+    ask, no_model, lease_file, arguments, word
+):
+    ran = ask(*(lease_file if argument == "LEASE" else argument for argument in arguments))
     assert ran.code == 1 and ran.out == ""
     assert word in ran.err.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("wrong", [["--style", "x"], ["--cite", "x"], ["--phrases", "x"]])
-def test_wrong_choices_are_refused(ask, no_model, lease, wrong):
-    ran = ask(QUESTION, "--docs", lease, *wrong)
+def test_wrong_choices_are_refused(ask, no_model, lease_file, wrong):
+    ran = ask(QUESTION, "--docs", lease_file, *wrong)
     assert ran.code == 2 and ran.out == ""

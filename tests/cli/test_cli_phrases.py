@@ -1,46 +1,24 @@
 """`univerb phrases`, as a user types it."""
 
-from pathlib import Path
-
 import pytest
 
 from commands import refused
-from conftest import TEXT, make_llama, make_tokenizer, saved
-from univerb.modeling.dynamic import DynamicLM
+from conftest import TEXT
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cli") / "tiny"
-    return saved(folder, DynamicLM.wrap(make_llama(), make_tokenizer()))
-
-
-@pytest.fixture(scope="module")
-def encoder(model: Path) -> Path:
-    DynamicLM.from_pretrained(str(model)).save_pretrained(model.parent / "encoder")
-    return model.parent / "encoder"
-
-
-@pytest.fixture
-def lease_file(tmp_path: Path) -> Path:
-    path = tmp_path / "lease.txt"
-    path.write_text(TEXT)
-    return path
-
-
-def test_phrases_are_listed_as_a_table(run, model, lease_file):
-    ran = run("phrases", lease_file, "--model", model, "--limit", 3)
+def test_phrases_are_listed_as_a_table(run, tiny_folder, lease_file):
+    ran = run("phrases", lease_file, "--model", tiny_folder, "--limit", 3)
     assert ran.code == 0
     rows = [line for line in ran.out.splitlines() if "lease.txt:" in line]
     assert len(rows) == 3
-    total = run("phrases", lease_file, "--model", model, "--json", "--limit", 0).json["total"]
+    total = run("phrases", lease_file, "--model", tiny_folder, "--json", "--limit", 0).json["total"]
     assert f"{total} phrases in 1 documents" in ran.out
 
 
 @pytest.mark.parametrize("how", ["file", "stdin"])
-def test_phrases_are_listed_as_json_with_their_places(run, model, lease_file, how):
+def test_phrases_are_listed_as_json_with_their_places(run, tiny_folder, lease_file, how):
     ran = run(
-        *("phrases", "-" if how == "stdin" else lease_file, "--model", model, "--json"),
+        *("phrases", "-" if how == "stdin" else lease_file, "--model", tiny_folder, "--json"),
         *("--limit", 0),
         stdin=TEXT,
     )
@@ -55,24 +33,24 @@ def test_phrases_are_listed_as_json_with_their_places(run, model, lease_file, ho
     assert saved_tokens == sorted(saved_tokens, reverse=True)
 
 
-def test_the_listed_phrases_are_those_that_generate_would_use(run, model, lease_file):
-    listed = run("phrases", lease_file, "--model", model, "--json").json
-    used = run("generate", "x", "--docs", lease_file, "--model", model, "--json").json
+def test_the_listed_phrases_are_those_that_generate_would_use(run, tiny_folder, lease_file):
+    listed = run("phrases", lease_file, "--model", tiny_folder, "--json").json
+    used = run("generate", "x", "--docs", lease_file, "--model", tiny_folder, "--json").json
     assert listed["total"] == used["stats"]["phrases"]
     assert len(listed["phrases"]) == 20
 
 
-def test_phrases_can_be_limited_and_counted_in_words(run, model, lease_file):
-    base = ("phrases", lease_file, "--model", model, "--json", "--limit", 0)
+def test_phrases_can_be_limited_and_counted_in_words(run, tiny_folder, lease_file):
+    base = ("phrases", lease_file, "--model", tiny_folder, "--json", "--limit", 0)
     assert run(*base, "--max-phrases", 7).json["total"] == 7
     words = run(*base, "--source", "words", "--sizes", "3-3").json
     counts = [len(phrase["text"].split()) for phrase in words["phrases"]]
     assert len(counts) > 5 and max(counts) == 3
 
 
-def test_phrases_knows_the_backbone_of_a_saved_encoder(run, encoder, model, lease_file):
+def test_phrases_knows_the_backbone_of_a_saved_encoder(run, tiny_encoder, tiny_folder, lease_file):
     base = ("phrases", lease_file, "--json", "--limit", 0)
-    assert run(*base, "--model", encoder).json == run(*base, "--model", model).json
+    assert run(*base, "--model", tiny_encoder).json == run(*base, "--model", tiny_folder).json
 
 
 @pytest.mark.parametrize(
@@ -88,14 +66,14 @@ def test_phrases_knows_the_backbone_of_a_saved_encoder(run, encoder, model, leas
     ids=lambda value: " ".join(value),
 )
 def test_a_mistake_of_phrases_ends_with_one_clear_line(
-    run, arguments, words, lease_file, tmp_path, model, monkeypatch
+    run, arguments, words, lease_file, tmp_path, tiny_folder, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    tiny = [] if "--model" in arguments else ["--model", str(model)]
+    tiny = [] if "--model" in arguments else ["--model", str(tiny_folder)]
     refused(run("phrases", *arguments, *tiny), *words)
 
 
-def test_a_damaged_tokenizer_is_a_mistake_of_the_model(run, model, lease_file, tmp_path):
+def test_a_damaged_tokenizer_is_a_mistake_of_the_model(run, tiny_folder, lease_file, tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     refused(run("phrases", lease_file, "--model", tmp_path / "m"), "tokenizer.json")

@@ -27,7 +27,7 @@ def info(
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
-        table.add_row(Text(name, style="dim"), Text(str(value)))
+        table.add_row(Text(name, style="dim"), Text(str(value), overflow="fold"))
     console.print(table)
 
 
