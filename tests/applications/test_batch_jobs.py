@@ -297,6 +297,15 @@ def test_a_request_overrides_the_jobs_options(run):
     assert body(found[4])["usage"]["prompt_tokens"] == 511
 
 
+def test_a_default_that_is_asked_for_is_not_the_profiles(run, lm):
+    same: dict[str, Any] = {"tolerance": 1.0, "max_tokens": 30}
+    asked = [same, same | {"phrase_bias": GenerationConfig().phrase_bias}]
+    found = run(*(request(str(n), documents=[TEXT], **each) for n, each in enumerate(asked)))
+    phrases = lm.vocabulary([Document(TEXT)])
+    alone = [generate(lm, "The tenant", phrases, **each).text for each in asked]
+    assert [text(one) for one in found] == alone and alone[0] != alone[1]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),

@@ -75,11 +75,13 @@ def print_text(shown: Text, text: str) -> None:
 
 def stats_line(stats: "Stats") -> str:
     """Say in one line what a generation cost."""
-    seconds = f"{stats.encode_seconds:.1f} s encode, {stats.prefill_seconds:.1f} s prefill, "
+    passes = stats.steps + 1
     return (
-        f"{stats.base_tokens} tokens in {stats.steps + 1} passes "
-        f"({stats.tokens_per_step:.2f} per pass), {stats.phrase_share:.0%} in phrases, "
-        f"{stats.phrases} phrases to choose from; {seconds}{stats.decode_seconds:.1f} s decode"
+        f"{stats.base_tokens} token{'s' * (stats.base_tokens != 1)} in "
+        f"{passes} pass{'es' * (passes != 1)} ({stats.tokens_per_step:.2f} per pass), "
+        f"{stats.phrase_share:.0%} in phrases, {stats.phrases} phrases to choose from; "
+        f"{stats.encode_seconds:.1f} s encode, {stats.prefill_seconds:.1f} s prefill, "
+        f"{stats.decode_seconds:.1f} s decode"
     )
 
 
