@@ -122,7 +122,7 @@ class TestWorkloads:
 def loaded(lm: DynamicLM, name: str) -> UniverbSystem:
     """A system over a model that is in this process already."""
     system = UniverbSystem.__new__(UniverbSystem)
-    system._lm, system._corpora, system._has_phrases = lm, {}, True
+    system._lm, system._corpora, system._has_phrases, system._control = lm, {}, True, None
     system._options = {"mode": SYSTEMS[name].mode}
     return system
 
@@ -150,7 +150,8 @@ class TestSystems:
             assert system.precision == ("float16" if "float16" in name else "float32")
             assert len(own.ids) == 12 and own.steps <= 11
             assert min(own.prefill, own.decode, own.prepare) >= 0
-            assert (own.phrases > 0) == ("plain" not in name)
+            assert (own.phrases > 1) == ("plain" not in name)
+            assert "plain" not in name or (own.steps, own.phrase_tokens) == (11, 0)
             if SYSTEMS[name].mode in (None, "verify"):
                 assert own.ids == plain.ids
 

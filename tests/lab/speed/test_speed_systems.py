@@ -265,7 +265,7 @@ class TestNames:
 
     def test_a_group_means_all_of_its_modes(self):
         names = choose_systems(["univerb-torch", "hf"])
-        modes = ("plain", "verify", "unfold", "atomic", "unfold-float16")
+        modes = ("plain", "verify", "unfold", "atomic", "plain-float16", "unfold-float16")
         assert names == ["hf", *(f"univerb-torch-{mode}" for mode in modes)]
         assert choose_systems([]) == list(SYSTEMS)
 

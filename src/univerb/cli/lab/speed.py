@@ -35,7 +35,7 @@ class SystemsOptions(Options):
     """wikitext, law, answers or demo. Repeatable; by default all that there is data for, or else
     the demo."""
     system: tuple[str, ...] = ()
-    """hf, hf-float16, hf-bfloat16, hf-prompt-lookup, llama.cpp, univerb-torch, univerb-llamacpp, or
+    """hf, hf-bfloat16, hf-prompt-lookup, llama.cpp, univerb-torch, univerb-llamacpp, or
     one mode of these, such as univerb-torch-unfold. Repeatable; by default all."""
     max_tokens: int = Field(default=128, ge=2)
     """Base tokens of each request."""

@@ -22,10 +22,10 @@ NOTES = (
     "of the total.",
     "Each system is as a user gets it: llama.cpp and univerb may keep what prompts have in common "
     "from one request to the next, HF does not.",
-    "Precision is that of the weights. univerb in float16 reads half-precision weights and adds in "
-    "float32; HF in float16 or bfloat16 computes in it.",
-    "Decode x plain: decoding alone, to HF `generate` in the same precision (torch) or to plain "
-    "llama.cpp (llamacpp). Break-even: base tokens from which on the total is below that system's.",
+    "Precision is that of the weights; univerb in float16 adds in float32, HF in bfloat16.",
+    "Decode x plain: decoding alone, to the plain system in the same precision: HF `generate`, "
+    "univerb-torch-plain-float16 (the same kernels, phrases never chosen), or plain llama.cpp. "
+    "Break-even: base tokens from which on the total is below that system's.",
     "Same text: token by token, as `hf` and as `llama.cpp` write. Peak MB: of the system's process "
     "since it began, the loading of the model included.",
 )

@@ -15,7 +15,7 @@ from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
-from univerb.lab.speed.systems import SINGLE
+from univerb.lab.speed.systems import NEVER_CHOSEN, SINGLE
 from univerb.lab.speed.timing import (
     Figure,
     Progress,
@@ -43,8 +43,6 @@ TIMED = {
     "corpus": "building: all of it, encoding included; queries: retrieval, nothing is encoded",
 }
 NOTE = "Systems take turns; ratios are taken within a round: median (quartiles)."
-# Phrases are scored, and neither chosen nor drafted: every step writes one token.
-NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -900.0, "draft_bias": 0.0}
 
 
 def time_part(

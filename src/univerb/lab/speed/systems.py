@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 HF, LLAMA = "hf", "llama.cpp"
 SINGLE, HALF = "float32", "float16"
+PLAIN_HALF = f"univerb-torch-plain-{HALF}"
+NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "draft_bias": -1000.0}
+"""Phrases are scored, and neither chosen nor drafted: every step writes one token."""
 _GROUPS = ("univerb", "univerb-torch", "univerb-llamacpp")
 
 
@@ -41,7 +44,6 @@ class SystemSpec:
 
 SYSTEMS: dict[str, SystemSpec] = {
     HF: SystemSpec("hf", HF, SINGLE),
-    f"{HF}-{HALF}": SystemSpec("hf", HF, HALF),
     f"{HF}-bfloat16": SystemSpec("hf", HF, "bfloat16"),
     f"{HF}-prompt-lookup": SystemSpec("hf", HF, SINGLE, options={"prompt_lookup_num_tokens": 10}),
     LLAMA: SystemSpec("llama.cpp", LLAMA),
@@ -49,7 +51,8 @@ SYSTEMS: dict[str, SystemSpec] = {
     "univerb-torch-verify": SystemSpec("torch", HF, SINGLE, "verify"),
     "univerb-torch-unfold": SystemSpec("torch", HF, SINGLE, "unfold"),
     "univerb-torch-atomic": SystemSpec("torch", HF, SINGLE, "atomic"),
-    f"univerb-torch-unfold-{HALF}": SystemSpec("torch", f"{HF}-{HALF}", HALF, "unfold"),
+    PLAIN_HALF: SystemSpec("torch", PLAIN_HALF, HALF, options=NEVER_CHOSEN),
+    f"univerb-torch-unfold-{HALF}": SystemSpec("torch", PLAIN_HALF, HALF, "unfold"),
     "univerb-llamacpp-plain": SystemSpec("llamacpp", LLAMA),
     "univerb-llamacpp-verify": SystemSpec("llamacpp", LLAMA, mode="verify"),
     "univerb-llamacpp-unfold": SystemSpec("llamacpp", LLAMA, mode="unfold"),
@@ -223,7 +226,7 @@ class UniverbSystem:
     def __init__(self, settings: SystemSettings, spec: SystemSpec) -> None:
         from univerb.loading import load
 
-        self._options: dict[str, Any] = {"mode": spec.mode} if spec.mode else {}
+        self._options: dict[str, Any] = spec.options | ({"mode": spec.mode} if spec.mode else {})
         loading: dict[str, Any] = {"offline": settings.offline}
         if spec.kind == "torch":
             _set_up_torch(settings.threads)
@@ -234,6 +237,8 @@ class UniverbSystem:
         self._lm: Any = load(settings.model, **loading)
         self.precision = spec.dtype or gguf_precision(self._lm.gguf.path)
         self._has_phrases = spec.mode is not None
+        # Half-precision weights are read only where there are phrases: one that is never chosen.
+        self._control = self._lm.vocabulary(["of the"]) if spec.options else None
         self._corpora: dict[str, Corpus] = {}
 
     def write(self, request: Request, max_tokens: int) -> Measurement:
@@ -241,7 +246,7 @@ class UniverbSystem:
         from univerb.decoding.loop import decode_steps
 
         began = time.perf_counter()
-        vocabulary = self._phrases(request) if self._has_phrases else None
+        vocabulary = self._phrases(request) if self._has_phrases else self._control
         if vocabulary is not None:
             self._lm.encode(vocabulary)
         prepare = time.perf_counter() - began
