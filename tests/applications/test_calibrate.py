@@ -169,7 +169,7 @@ class TestBest:
 def followed(
     seen: _Passage, phrases: list[tuple[int, ...]], bias: float, tolerance: float
 ) -> tuple[int, int]:
-    """Decode along a text as DESIGN 3 says and count passes and wrong tokens."""
+    """Decode along a text (docs/method.md, Modes) and count passes and wrong tokens."""
     place = passes = errors = 0
     ids = seen.ids
 

@@ -281,7 +281,7 @@ def _load(model: str, device: str, dtype: str) -> "DynamicLM":
 
 @lru_cache(maxsize=1)
 def _shared(settings: BatchSettings) -> "_Phrases | Corpus":
-    """Get what serves the requests without phrases of their own, once in each process."""
+    """Return the phrases for requests that have none, once in each process."""
     if settings.corpus:
         from univerb.corpus import open_corpus
 

@@ -154,7 +154,7 @@ class Line:
     """Counted from 1, empty lines too."""
     text: str
     custom_id: str | None
-    """If it has one that can be given back."""
+    """None if it has none that can be returned."""
     problem: str | None = None
     """Why it need not be looked at any further."""
 

@@ -10,7 +10,6 @@ for every bias: it is what sampling depends on.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -135,26 +134,21 @@ def calibrate(
     if corpus.has_vectors:
         lm.attach(corpus)
     totals = numpy.zeros(len(biases) + 1)
-    passes, errors = Counter[tuple[float, float]](), Counter[tuple[float, float]]()
+    pairs = list(product(biases, tolerances))
+    counts = numpy.zeros((len(pairs), 2))
     tokens = text_bytes = plain_errors = 0
     for done, (beginning, rest) in enumerate(passages, start=1):
         passage = _read(lm, corpus.vocabulary(lm, beginning, k), beginning, rest.text)
         totals += _log_likelihoods(passage, biases)
-        for tolerance in tolerances:
-            proposals = _proposals(passage, tolerance)
-            for bias in biases:
-                counts = _walked(passage, proposals, bias)
-                passes[bias, tolerance] += counts[0]
-                errors[bias, tolerance] += counts[1]
+        proposals = {tolerance: _proposals(passage, tolerance) for tolerance in tolerances}
+        counts += [_walked(passage, proposals[tolerance], bias) for bias, tolerance in pairs]
         plain_errors += sum(t != b for t, b in zip(passage.ids, passage.best, strict=True))
         tokens += len(passage.ids)
         text_bytes += passage.bytes
         if progress:
             progress(done, len(passages))
-    trials = [
-        Trial(*pair, passes[pair] / max(tokens, 1), errors[pair] / max(tokens, 1))
-        for pair in product(biases, tolerances)
-    ]
+    rates = (counts / max(tokens, 1)).tolist()
+    trials = [Trial(*pair, *rate) for pair, rate in zip(pairs, rates, strict=True)]
     bits = [bits_per_byte(total, text_bytes) for total in totals.tolist()]
     plain_error_rate = plain_errors / max(tokens, 1)
     return Calibration(

@@ -57,7 +57,7 @@ def piece_text(piece: "Piece", number: int) -> Text:
 
 
 def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
-    """Render a whole generation, after its prompt if that is given."""
+    """Render a whole generation, after its prompt, if any."""
     text, number = Text().append(harmless(prompt), style="dim"), 0
     for piece in pieces:
         text.append_text(piece_text(piece, number))
