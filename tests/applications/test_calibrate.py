@@ -26,6 +26,7 @@ from univerb.applications.calibrate import (
     fastest,
     save_profile,
 )
+from univerb.applications.corpus_profile import profile_options
 from univerb.applications.coverage import passages_of
 from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
@@ -265,7 +266,7 @@ def load(folder: Path) -> DynamicLM:
 
 @pytest.fixture
 def corpus(folder: Path) -> Corpus:
-    (folder / "c.uv" / module.PROFILE).unlink(missing_ok=True)
+    (folder / "c.uv" / "profile.json").unlink(missing_ok=True)
     return open_corpus(folder / "c.uv")
 
 
@@ -302,26 +303,26 @@ class TestProfile:
     def test_is_kept_with_the_corpus(self, folder, corpus):
         lm = load(folder)
         own = lm.fingerprint()
-        assert corpus.profile_options(own) == {}
+        assert profile_options(corpus, own) == {}
         save_profile(corpus, lm, calibration(phrase_bias=3.0, tolerance=0.7))
-        assert corpus.profile_options(own) == {"phrase_bias": 3.0, "tolerance": 0.7}
-        assert corpus.profile_options(own, "verify") == {"phrase_bias": 3.0}
-        assert corpus.profile_options(own, "atomic") == {}
+        assert profile_options(corpus, own) == {"phrase_bias": 3.0, "tolerance": 0.7}
+        assert profile_options(corpus, own, "verify") == {"phrase_bias": 3.0}
+        assert profile_options(corpus, own, "atomic") == {}
         save_profile(corpus, lm, calibration(phrase_bias=-2.0, tolerance=0.5))
-        assert open_corpus(corpus.folder).profile_options(own)["phrase_bias"] == -2.0
-        assert not list(corpus.folder.glob(f".{module.PROFILE}*"))
+        assert profile_options(open_corpus(corpus.folder), own)["phrase_bias"] == -2.0
+        assert not list(corpus.folder.glob(".profile.json*"))
 
     def test_serves_the_encoder_it_was_measured_with(self, folder, corpus):
         lm = load(folder)
         save_profile(corpus, lm, calibration(phrase_bias=3.0, tolerance=0.7))
-        assert corpus.profile_options("another") == {}
+        assert profile_options(corpus, "another") == {}
 
     def test_generate_takes_it_as_options(self, folder, corpus):
         lm = load(folder)
         shares = []
         for bias in (-100.0, 100.0):
             save_profile(corpus, lm, calibration(phrase_bias=bias, tolerance=1.0))
-            options = corpus.profile_options(lm.fingerprint()) | {
+            options = profile_options(corpus, lm.fingerprint()) | {
                 "mode": "unfold",
                 "max_tokens": 24,
             }

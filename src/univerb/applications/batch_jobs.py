@@ -22,6 +22,7 @@ from univerb.applications.batch_requests import (
     read_lines,
     refusal,
 )
+from univerb.applications.corpus_profile import profile_options, read_profile
 from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
 from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
@@ -79,7 +80,7 @@ class BatchSettings:
 
             opened = open_corpus(self.corpus)
             known["corpus"] = opened.manifest.model_dump_json()
-            known["profile"] = str(opened.profile())
+            known["profile"] = str(read_profile(opened))
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -256,7 +257,7 @@ def _prepare(
         query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
-        decoding = decoding.filled(shared.profile_options(lm.fingerprint(), decoding.mode))
+        decoding = decoding.filled(profile_options(shared, lm.fingerprint(), decoding.mode))
     return _Request(line, body, prompt, decoding, phrases)
 
 

@@ -19,9 +19,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.corpus.corpus import PROFILE, Corpus, CorpusProfile
+from univerb.applications.corpus_profile import CorpusProfile, write_profile
+from univerb.corpus import Corpus
 from univerb.errors import DocumentError
-from univerb.files import atomic_write
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import (
     Floats,
@@ -184,7 +184,7 @@ def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> Non
         phrase_bias=calibration.best.phrase_bias,
         tolerance=calibration.best.tolerance,
     )
-    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
+    write_profile(corpus, profile)
 
 
 @torch.inference_mode()

@@ -98,7 +98,9 @@ def answer(
     lm = load_model(**dict(model))
     note_untrained(lm)
     if passages.corpus:
-        decoding = decoding.filled(documents.profile_options(lm.fingerprint(), decoding.mode))
+        from univerb.applications.corpus_profile import profile_options
+
+        decoding = decoding.filled(profile_options(documents, lm.fingerprint(), decoding.mode))
         if documents.has_vectors:
             lm.attach(documents)
     from univerb.applications.answer import answer as answer_from

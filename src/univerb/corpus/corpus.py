@@ -7,10 +7,9 @@ checked when it is first read.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
@@ -29,18 +28,6 @@ from univerb.vocabulary import DynamicVocabulary
 
 if TYPE_CHECKING:
     from univerb.modeling.phrase_model import PhraseModel
-
-PROFILE = "profile.json"
-
-
-class CorpusProfile(BaseModel):
-    """How to decode with a corpus, as measured on held-out text."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    encoder: str = Field(max_length=128)
-    phrase_bias: float = Field(ge=-100.0, le=100.0)
-    tolerance: float = Field(ge=0.0, le=1.0)
 
 
 def open_corpus(folder: str | Path) -> "Corpus":
@@ -130,32 +117,6 @@ class Corpus:
         rows = self.phrases.rows_of(tokens, ends)
         stored = numpy.flatnonzero(rows != NO_ROW)
         return stored, *self._vectors.read(rows[stored])
-
-    def profile(self) -> CorpusProfile | None:
-        """Return what `univerb calibrate` measured, or None if it did not run."""
-        path = self.folder / PROFILE
-        try:
-            return CorpusProfile.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            raise corrupt(path, "cannot be read") from error
-
-    def profile_options(self, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
-        """Return the decoding options that `univerb calibrate` chose for this corpus, if it ran.
-
-        Args:
-            fingerprint: Of the encoder that will be used.
-            mode: The decode mode, if one is set; the options were chosen for `unfold`.
-
-        Returns:
-            `phrase_bias` and `tolerance`; nothing if they were chosen for another encoder.
-        """
-        profile = self.profile()
-        if profile is None or profile.encoder != fingerprint or mode == "atomic":
-            return {}
-        names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
-        return profile.model_dump(include=names)
 
     def listed(self) -> list[ListedDocument]:
         """Return name, digest and number of characters of all documents."""

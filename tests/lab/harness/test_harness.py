@@ -16,8 +16,8 @@ from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 
 from conftest import EOS, TEXT, make_gpt2, make_llama, make_tokenizer, stir
+from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.corpus.build import build_corpus
-from univerb.corpus.corpus import PROFILE, CorpusProfile
 from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import generate
 from univerb.errors import (
@@ -333,7 +333,7 @@ class TestSources:
     def test_the_bias_that_was_found_for_a_corpus_counts(self, llama, tmp_path):
         corpus = build_corpus(tmp_path / "c.uv", [LEASE], llama, CorpusSettings(min_count=2))
         profile = CorpusProfile(encoder=llama.fingerprint(), phrase_bias=1.5, tolerance=0.4)
-        (corpus.folder / PROFILE).write_text(profile.model_dump_json())
+        write_profile(corpus, profile)
         assert UniverbLM(llama, PhraseSources(corpus=corpus)).phrase_bias == 1.5
         assert UniverbLM(llama, PhraseSources(corpus=corpus), phrase_bias=2.0).phrase_bias == 2.0
 

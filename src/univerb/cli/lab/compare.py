@@ -73,6 +73,7 @@ def compare(
         refuse_overwriting("--html", html, texts)
         _show(_finished(texts), html, as_json)
         return
+    from univerb.applications.corpus_profile import profile_options
     from univerb.corpus import open_corpus
     from univerb.documents.read import read_documents
 
@@ -88,7 +89,7 @@ def compare(
     writers = {}
     for name in system:
         mode = name.value if name in _MODES else None
-        calibrated = opened.profile_options(lm.fingerprint(), mode) if opened else {}
+        calibrated = profile_options(opened, lm.fingerprint(), mode) if opened else {}
         writers[name] = calibrated | {"mode": mode} | decoding.options()
     _show([_written(lm, prompt, writers, vocabulary)], html, as_json)
 

@@ -7,6 +7,7 @@ log-likelihood is exact: summed over all segmentations into tokens and phrases.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from univerb.applications.corpus_profile import profile_options
 from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
 from univerb.errors import MissingExtra, ModelError, OptionError, PromptError
@@ -59,7 +60,7 @@ class UniverbLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self._lm, self._sources = lm, sources or PhraseSources()
         self._phrases = RequestPhrases(lm, self._sources)
         corpus = self._sources.corpus
-        calibrated = corpus.profile_options(lm.fingerprint()) if corpus else {}
+        calibrated = profile_options(corpus, lm.fingerprint()) if corpus else {}
         typed = {} if phrase_bias is None else {"phrase_bias": phrase_bias}
         self._options = calibrated | typed
         scored = GenerationConfig(

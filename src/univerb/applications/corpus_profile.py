@@ -1,0 +1,50 @@
+"""The decoding options that `univerb calibrate` chose for a corpus, saved in its folder."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from univerb.corpus import Corpus
+from univerb.corpus.objects import corrupt
+from univerb.files import atomic_write
+
+_FILE = "profile.json"
+
+
+class CorpusProfile(BaseModel):
+    """How to decode with a corpus, as measured on held-out text."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    encoder: str = Field(max_length=128)
+    phrase_bias: float = Field(ge=-100.0, le=100.0)
+    tolerance: float = Field(ge=0.0, le=1.0)
+
+
+def write_profile(corpus: Corpus, profile: CorpusProfile) -> None:
+    """Save a corpus's profile, so that `generate` and `answer` use it."""
+    atomic_write(corpus.folder / _FILE, profile.model_dump_json(indent=2))
+
+
+def read_profile(corpus: Corpus) -> CorpusProfile | None:
+    """Return a corpus's profile, or None if it was not calibrated."""
+    path = corpus.folder / _FILE
+    try:
+        return CorpusProfile.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise corrupt(path, "cannot be read") from error
+
+
+def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
+    """Return the `phrase_bias` and `tolerance` of a corpus's profile that apply.
+
+    None do if they were chosen for another encoder than the one with this fingerprint. They were
+    chosen for the mode `unfold`.
+    """
+    profile = read_profile(corpus)
+    if profile is None or profile.encoder != fingerprint or mode == "atomic":
+        return {}
+    names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
+    return profile.model_dump(include=names)
