@@ -5,11 +5,11 @@ by a hash in the manifest; blocks are checked when they are first read, everythi
 """
 
 import hashlib
-import json
 import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +89,6 @@ class StoredObject:
     def __init__(self, root: Path, entry: ObjectEntry) -> None:
         self.folder = root / entry.name
         self.entry = entry
-        self._sums: ObjectSums | None = None
         self._checked: set[str] = set()
 
     def check_sizes(self) -> None:
@@ -105,17 +104,15 @@ class StoredObject:
             if actual != size:
                 raise corrupt(path, f"has {actual} bytes instead of {size}")
 
-    @property
+    @cached_property
     def sums(self) -> ObjectSums:
         """The object's checksums, read and checked on first use."""
-        if self._sums is None:
-            data, sums = _read_sums(self.folder)
-            if hashlib.sha256(data).hexdigest() != self.entry.sha256:
-                raise corrupt(self.folder / SUMS, "is not the one that was written")
-            if sums.sizes != self.entry.sizes:
-                raise corrupt(self.folder / SUMS, "names other files than the manifest")
-            self._sums = sums
-        return self._sums
+        data, sums = _read_sums(self.folder)
+        if hashlib.sha256(data).hexdigest() != self.entry.sha256:
+            raise corrupt(self.folder / SUMS, "is not the one that was written")
+        if sums.sizes != self.entry.sizes:
+            raise corrupt(self.folder / SUMS, "names other files than the manifest")
+        return sums
 
     def path(self, name: str) -> Path:
         """Return the path of a file after checking all its blocks."""
@@ -198,9 +195,6 @@ def _read_sums(folder: Path) -> tuple[bytes, ObjectSums]:
         if path.stat().st_size > _MAX_SUMS:
             raise corrupt(path, "is too large")
         data = path.read_bytes()
-    except OSError as error:
-        raise corrupt(path, "is missing") from error
-    try:
-        return data, ObjectSums.model_validate(json.loads(data))
-    except (ValueError, RecursionError, ValidationError) as error:
-        raise corrupt(path, "cannot be read") from error
+        return data, ObjectSums.model_validate_json(data)
+    except (OSError, ValidationError) as error:
+        raise corrupt(path, "is missing or cannot be read") from error

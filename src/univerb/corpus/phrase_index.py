@@ -55,19 +55,19 @@ class StoredPhrases:
         begin, end = self._begins[numbers], self.ends[numbers]
         return split_ids(self._tokens[ranges(begin, end)], numpy.cumsum(end - begin))
 
-    def find(self, ids: Ids, first: Ints, size: int, hashes: RollingHash | None = None) -> Ints:
+    def find(self, ids: Ids, first: Ints, size: int, hashes: RollingHash) -> Ints:
         """Look up n-grams of one size.
 
         Args:
             ids: A sequence of tokens.
             first: Index of each n-gram's first token.
             size: Their number of tokens.
-            hashes: Those of the sequence, if they are known already.
+            hashes: Those of the sequence.
 
         Returns:
             The number of each phrase, or -1 if the corpus does not have it.
         """
-        position = self._index.find((hashes or RollingHash(ids)).keys(first, first + size))
+        position = self._index.find(hashes.keys(first, first + size))
         matches = numpy.flatnonzero(position >= 0)
         phrase = self._order[position[matches]]
         begin = self._begins[phrase]

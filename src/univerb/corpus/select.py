@@ -5,14 +5,14 @@ holds becomes a Python object.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy
 
 from univerb.corpus.phrase_index import StoredPhrases
 from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
-from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash
+from univerb.phrases.hashing import Ints, RollingHash
 from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.retrieval.base import Hit
 from univerb.tokenizer import Tokenizer
@@ -36,11 +36,6 @@ class _Occurrences(NamedTuple):
     first: Ints
     size: Ints
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Put occurrences one after the other."""
-        return cls(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
-
 
 def select_phrases(
     hits: Sequence[Hit],
@@ -57,9 +52,7 @@ def select_phrases(
     if not hits:
         return Selection([], [], 0)
     text = tokenize_lines(Document(GAP.join(hit.chunk.text for hit in hits), "chunks"), tokenizer)
-    occurrences = _stored_ngrams(text, stored, sizes)
-    if others:
-        occurrences = _add_others(text, occurrences, stored, sizes)
+    occurrences = _find_ngrams(text, stored, sizes, others)
     order = numpy.argsort(occurrences.number, kind="stable")
     number, first, size = (column[order] for column in occurrences)
     begins = numpy.flatnonzero(numpy.diff(number, prepend=-1))
@@ -78,38 +71,27 @@ def select_phrases(
     return Selection(list(hits), phrases, int(is_stored.sum()))
 
 
-def _stored_ngrams(
-    text: TokenizedText, stored: StoredPhrases, sizes: tuple[int, int]
+def _find_ngrams(
+    text: TokenizedText, stored: StoredPhrases, sizes: tuple[int, int], others: bool
 ) -> _Occurrences:
-    hashes = RollingHash(text.ids)
-    parts = [_Occurrences(*(numpy.empty(0, numpy.int64) for _ in range(3)))]
+    """Find the stored n-grams; with `others` also those that may be phrases, numbered after."""
+    arrays, hashes = text.arrays(), RollingHash(text.ids)
+    total = len(stored)
+    parts = []
     for size in range(sizes[0], sizes[1] + 1):
         first = text.windows(size)
         number = stored.find(text.ids, first, size, hashes)
+        if others:
+            position = text.positions[first]
+            new = (number < 0) & ~arrays.are_numbers(position, position + size)
+            keys, index = numpy.unique(
+                hashes.keys(first[new], first[new] + size), return_inverse=True
+            )
+            number[new] = total + index
+            total += len(keys)
         known = number >= 0
-        parts.append(_Occurrences(number[known], first[known], numpy.full(int(known.sum()), size)))
-    return _Occurrences.concatenate(parts)
-
-
-def _add_others(
-    text: TokenizedText, occurrences: _Occurrences, stored: StoredPhrases, sizes: tuple[int, int]
-) -> _Occurrences:
-    """Add the n-grams that may be phrases but are not stored, numbered after the stored ones."""
-    arrays, hashes = text.arrays(), RollingHash(text.ids)
-    parts = [occurrences]
-    unique: list[Keys] = []
-    for size in range(sizes[0], sizes[1] + 1):
-        first = text.windows(size)
-        position = text.positions[first]
-        is_number = arrays.are_numbers(position, position + size)
-        is_new = stored.find(text.ids, first, size, hashes) < 0
-        first = first[is_new & ~is_number]
-        keys = hashes.keys(first, first + size)
-        base = len(stored) + sum(map(len, unique))
-        unique.append(numpy.unique(keys))
-        number = base + KeyIndex(unique[-1]).find(keys)
-        parts.append(_Occurrences(number, first, numpy.full(len(first), size)))
-    return _Occurrences.concatenate(parts)
+        parts.append((number[known], first[known], numpy.full(int(known.sum()), size)))
+    return _Occurrences(*(numpy.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _texts(
