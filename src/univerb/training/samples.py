@@ -14,7 +14,7 @@ import numpy
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
 from univerb.phrases.hashing import Ints, prepend_zero
-from univerb.phrases.ngrams import checked_sizes, word_splitter
+from univerb.phrases.ngrams import checked_sizes, word_spans
 from univerb.phrases.tokenized import BREAK, TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import SampleConfig
@@ -45,16 +45,10 @@ Spans = tuple[Ints, Ints]
 
 def n_words(sizes: tuple[int, int] = (2, 5), gap: tuple[int, int] = (5, 12)) -> SampleBuilder:
     """Make a builder whose phrases are runs of `sizes` words, `gap` tokens apart (needs NLTK)."""
-    low, high = checked_sizes(sizes)
-    split = word_splitter()
+    find_spans = word_spans(sizes)
 
     def find(text: TokenizedText) -> Spans:
-        words = list(split(text.text))
-        spans = [
-            (start, end)
-            for size in range(low, high + 1)
-            for (start, _), (_, end) in zip(words, words[size - 1 :], strict=False)
-        ]
+        spans = find_spans(text.text)
         aligned = numpy.array(list(text.aligned(spans)), dtype=numpy.int64).reshape(-1, 2)
         return aligned[:, 0], aligned[:, 1] + 1
 
