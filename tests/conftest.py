@@ -234,8 +234,10 @@ def run(monkeypatch, capfd) -> Iterator[Any]:
 
 
 @pytest.fixture
-def one_ray() -> Iterator[None]:
-    """Let one test at a time start Ray: two on two cores starve each other."""
+def one_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let one test at a time start Ray, which two cores are for, and keep it to the loopback."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with open(Path(tempfile.gettempdir()) / "univerb-tests-ray.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -470,7 +470,9 @@ def test_ray_writes_the_same_bytes(tmp_path, model):
         from univerb.applications.batch_jobs import BatchSettings, run_batch
         from univerb.parallel import make_workers
         source, output, model = sys.argv[1:]
-        with make_workers(2, ray=True) as workers:
+        import ray
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        with make_workers(ray_address="auto") as workers:
             print(run_batch(Path(source), Path(output), BatchSettings(model=model), workers))
     """
     ran = subprocess.run(

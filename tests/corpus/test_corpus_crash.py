@@ -57,7 +57,10 @@ def main(model, folder):
         if ray == "1":
             plain = HOW.model_copy(update={"vectors": False})
             shards.SHARD_CHARACTERS = 400
-            pool = make_workers(2, ray=True)
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # listen to this machine only
+            import ray as cluster
+            cluster.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            pool = make_workers(ray_address="auto")
             builder = building.CorpusBuilder(target, lm.tokenizer, plain, workers=pool)
             builder.add(documents(verb))
         elif os.fork() == 0:

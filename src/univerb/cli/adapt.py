@@ -37,9 +37,10 @@ def adapt(
     passages: Passages = 32,
     max_phrases: Annotated[int, typer.Option(help="Phrases to store at most.")] = 2_000_000,
     vectors: Annotated[bool, typer.Option(help="Encode the phrases and calibrate.")] = True,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    ray: Annotated[bool, typer.Option("--ray", help="Work on Ray.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="A running Ray cluster.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; 1 by default.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Run on the Ray cluster at this address instead.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Adapt to a domain without training: index its text, calibrate, measure before and after."""
@@ -53,7 +54,7 @@ def adapt(
     documents = read_documents(*docs)
     held_out_documents = read_documents(*held_out) if held_out else None
     other = open_corpus(before) if before else None
-    pool = make_workers(workers, ray or ray_address is not None, ray_address)
+    pool = make_workers(workers, ray_address)
     lm = load_model(**dict(model))
     note_untrained(lm)
     from univerb.applications.adapt import adapt as run

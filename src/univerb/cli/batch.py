@@ -31,10 +31,8 @@ class WorkerOptions(Options):
 
     workers: int | None = None
     """Number of processes; 1 by default."""
-    ray: bool = False
-    """Run them with Ray."""
     ray_address: str | None = None
-    """A Ray cluster that runs already."""
+    """Run on the Ray cluster at this address instead."""
     batch_size: int = 8
     """Requests that are decoded together."""
     threads: int = 1
@@ -86,7 +84,7 @@ def batch(
     # Workers have no terminal for transformers to draw bars on.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    workers = make_workers(work.workers, work.ray, work.ray_address)
+    workers = make_workers(work.workers, work.ray_address)
     with progress_bars() as show, workers:
         progress = partial(show, "answering")
         summary = run_batch(

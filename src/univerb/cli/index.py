@@ -36,7 +36,7 @@ def index(
     settings: Annotated[
         CorpusSettings, Flags("Corpus", without=("sizes",), names={"dtype": "vector_dtype"})
     ],
-    work: Annotated[WorkerOptions, Flags("Workers", only=("workers", "ray", "ray_address"))],
+    work: Annotated[WorkerOptions, Flags("Workers", only=("workers", "ray_address"))],
     model: TorchFlags,
     docs: Annotated[
         list[str] | None, typer.Argument(help="Documents, folders, or - for stdin.")
@@ -64,7 +64,7 @@ def index(
     documents = read_documents(*docs) if docs else []
     if corpus is not None and not change.replace:
         _check_names(corpus, documents)
-    workers = make_workers(work.workers, work.ray, work.ray_address)
+    workers = make_workers(work.workers, work.ray_address)
     lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder
 
