@@ -1,6 +1,5 @@
-"""Reports as Markdown and JSON: tables, and what a measurement was made with."""
+"""Reports as Markdown: tables, and what a measurement was made with."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +20,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
         first, *figures = zip(line, widths, strict=True)
         cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in figures)]
         yield "| " + " | ".join(cells) + " |"
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """Return a report as the text of a JSON file."""
-    return json.dumps(content, indent=2) + "\n"
 
 
 def plain(value: Any) -> str:  # noqa: ANN401  (any value that JSON can hold)

@@ -114,7 +114,7 @@ def test_texts_are_exported_for_judges(experiment):
 def test_texts_that_cannot_be_exported(experiment, tmp_path):
     (tmp_path / "texts").write_text("a file")
     few = replace(experiment, folder=tmp_path / "cache", sizes=Sizes(1, 1, 0))
-    with pytest.raises(OptionError, match="texts cannot be written"):
+    with pytest.raises(OptionError, match="texts' cannot be written"):
         language_table(few, paper_table("main"), NATURAL)
 
 

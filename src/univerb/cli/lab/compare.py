@@ -34,7 +34,6 @@ class SystemName(StrEnum):
     verify = "verify"
 
 
-_MODES = (SystemName.atomic, SystemName.unfold, SystemName.verify)
 _phrases = partial(typer.Option, rich_help_panel=PHRASES)
 _CHUNKS = 32
 """Chunks of a corpus that give phrases."""
@@ -88,7 +87,7 @@ def compare(
         vocabulary.add(selected_phrases(lm, opened, prompt, _CHUNKS).phrases)
     writers = {}
     for name in system:
-        mode = name.value if name in _MODES else None
+        mode = None if name in (SystemName.plain, SystemName.default) else name.value
         calibrated = profile_options(opened, lm.fingerprint(), mode) if opened else {}
         writers[name] = calibrated | {"mode": mode} | decoding.options()
     _show([_written(lm, prompt, writers, vocabulary)], html, as_json)

@@ -94,9 +94,7 @@ def _asked(
 
     endpoint = Endpoint(url, model, key_from_environment())
     with progress_bars() as tell:
-        return ask_all(
-            endpoint, judge_prompts(pairs), log, workers, lambda *counts: tell("verdicts", *counts)
-        )
+        return ask_all(endpoint, judge_prompts(pairs), log, workers, partial(tell, "verdicts"))
 
 
 def _show_verdicts(

@@ -1,12 +1,12 @@
 """What verbs of the lab do with a report: write its pages, and print it."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any, Protocol
 
 from univerb.cli.console import console, print_json
 from univerb.lab.disk_errors import writing
-from univerb.lab.markdown import json_text
 
 
 class LabReport(Protocol):
@@ -28,7 +28,8 @@ def publish(report: LabReport, name: str, folder: Path | None, as_json: bool) ->
     content, page = report.to_dict(), report.markdown(command)
     if folder:
         with writing(folder, "Name another --out."):
-            (folder / f"{name}.json").write_text(json_text(content), encoding="utf-8")
+            text = json.dumps(content, indent=2) + "\n"
+            (folder / f"{name}.json").write_text(text, encoding="utf-8")
             (folder / f"{name}.md").write_text(page, encoding="utf-8")
     if as_json:
         print_json(content)

@@ -1,10 +1,10 @@
 """The paper's case study: what systems wrote for one prompt, side by side, phrase by phrase."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +15,6 @@ from univerb.phrase import Phrase, Span
 
 NO_SOURCE = "your list"
 """The source of a phrase without a document."""
-_MIN_WIDTH = 40
-"""Columns of the terminal that a system needs."""
 
 
 class _PieceRecord(BaseModel):
@@ -102,22 +100,12 @@ def terminal_view(study: CaseStudy, pieces_text: Callable[..., Text]) -> Group:
     `pieces_text` colours pieces after a prompt, as the command line does everywhere.
     """
     panels = [_panel(system, pieces_text(system.pieces)) for system in study.systems]
-    return Group(pieces_text((), study.prompt), _SideBySide(panels))
-
-
-class _SideBySide(NamedTuple):
-    """Panels beside one another: two in any terminal, more where there is room."""
-
-    panels: list[Panel]
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
-        columns = min(max(options.max_width // _MIN_WIDTH, 2), len(self.panels))
-        grid = Table.grid(expand=True)
-        for _column in range(columns):
-            grid.add_column(ratio=1, overflow="fold")
-        for first in range(0, len(self.panels), columns):
-            grid.add_row(*self.panels[first : first + columns])
-        yield grid
+    grid = Table.grid(expand=True)
+    for _ in range(2):
+        grid.add_column(ratio=1, overflow="fold")
+    for first in range(0, len(panels), 2):
+        grid.add_row(*panels[first : first + 2])
+    return Group(pieces_text((), study.prompt), grid)
 
 
 def _panel(system: SystemOutput, text: Text) -> Panel:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from html import escape
+from itertools import count
 
 from univerb.applications.page import colour, page, sourced
 from univerb.decoding.results import Piece
@@ -56,14 +57,11 @@ def _side(system: SystemOutput) -> str:
 
 
 def _text(pieces: Iterable[Piece]) -> str:
-    parts, number = [], 0
-    for piece in pieces:
-        if piece.phrase is None:
-            parts.append(escape(piece.text))
-            continue
-        parts.append(_phrase(piece.text, piece.phrase, number))
-        number += 1
-    return "".join(parts)
+    numbers = count()
+    return "".join(
+        _phrase(piece.text, piece.phrase, next(numbers)) if piece.phrase else escape(piece.text)
+        for piece in pieces
+    )
 
 
 def _phrase(text: str, phrase: Phrase, number: int) -> str:

@@ -53,19 +53,11 @@ _FILE = TypeAdapter(list[AsqaQuestion])
 
 
 def read_questions(path: Path, limit: int | None = None, documents: int = 3) -> list[AsqaQuestion]:
-    """Read questions from a JSON file, plain or gzipped.
+    """Read questions from a JSON file, plain or gzipped, each with its first documents.
 
-    Args:
-        path: The file: a list of objects with question, qa_pairs, annotations and docs.
-        limit: Maximum number of questions, spread evenly over the file; None for all.
-        documents: Number of documents for each question, the first ones.
-
-    Returns:
-        The questions, in the order of the file.
-
-    Raises:
-        OptionError: If the limit is less than 1.
-        DocumentError: If the file is missing, has another format, or has too few documents.
+    The file is a list of objects with question, qa_pairs, annotations and docs. At most `limit`
+    questions are read, spread evenly over the file. Raises OptionError if the limit is less than 1,
+    DocumentError if the file is missing, has another format, or has too few documents.
     """
     if limit is not None and limit < 1:
         raise OptionError(f"limit is {limit}; ask at least 1 question.")

@@ -56,17 +56,10 @@ def negatives_table(
     base: TrainingConfig,
     runs: Path,
 ) -> TableResult:
-    """Train the models that are not trained yet, and measure all.
+    """Train the models that are not trained yet in a folder of training runs, and measure all.
 
-    Args:
-        experiment: The settings of the measurement; of its model only the name counts.
-        table: Of the paper.
-        test_set: One of `TEST_SETS`.
-        base: The training settings that all rows have in common.
-        runs: The folder of the training runs.
-
-    Returns:
-        The measurements.
+    `base` has the training settings that all rows have in common; of the experiment's model only
+    the name counts.
     """
     rows: list[SystemRow] = []
     splitter, n = "", 0

@@ -20,6 +20,7 @@ from univerb.tokenizer import Tokenizer
 PREFIX = 32
 """Tokens of a prefix."""
 WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
+_WIKITEXT_FILE = "wikitext103/wiki.test.tokens"
 _ACTS_FILE = "eurlex.jsonl"
 _ACT_WORDS = 256
 """Words of a passage of an act: more than 160 tokens."""
@@ -117,15 +118,8 @@ def _is_prose(text: str) -> bool:
 
 
 TEST_SETS = {
-    WIKITEXT: TestSet(
-        "wikitext-103 test", "wikitext103/wiki.test.tokens", "wiki", wikitext_paragraphs
-    ),
-    NATURAL: TestSet(
-        "wikitext-103 test, de-tokenised",
-        "wikitext103/wiki.test.tokens",
-        "wiki",
-        natural_paragraphs,
-    ),
+    WIKITEXT: TestSet("wikitext-103 test", _WIKITEXT_FILE, "wiki", wikitext_paragraphs),
+    NATURAL: TestSet("wikitext-103 test, de-tokenised", _WIKITEXT_FILE, "wiki", natural_paragraphs),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
     ACTS: TestSet(
         "EUR-Lex acts held out of the corpus", "law/eurlex.jsonl.gz", "law", act_passages, k=512
@@ -138,19 +132,9 @@ def read_passages(
 ) -> list[Passage]:
     """Read at most `limit` passages of one of `TEST_SETS` that are longer than their prefix.
 
-    Args:
-        name: Of the test set.
-        data: The folder with the data.
-        tokenizer: Of the LM that continues them.
-        limit: Passages of a smaller limit are the first of a larger one.
-        prefix: Tokens of the prefix.
-
-    Returns:
-        The passages.
-
-    Raises:
-        OptionError: If there is no such set, or a number is out of its range.
-        DocumentError: If its file is missing, or has no text that is long enough.
+    Passages of a smaller limit are the first of a larger one. Raises OptionError if there is no
+    such set or a number is out of its range, DocumentError if its file in the folder with the data
+    is missing or has no text that is long enough.
     """
     if name not in TEST_SETS:
         raise OptionError(f"there is no test set {name!r}. {did_you_mean(name, TEST_SETS)}")

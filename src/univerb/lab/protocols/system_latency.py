@@ -46,16 +46,9 @@ class LatencyTimer:
         uncached: int = 0,
         progress: Progress | None = None,
     ) -> list[list[Timing]]:
-        """Time each system on each passage; the systems take turns.
+        """Time each system on each passage, and return the timings of each; systems take turns.
 
-        Args:
-            passages: The prompts.
-            jobs: The systems.
-            uncached: Number of passages that are timed without a KV cache, too.
-            progress: Called with the number of passages that are done, and of all.
-
-        Returns:
-            The timings of each job.
+        The first `uncached` passages are timed without a KV cache, too.
         """
         timings: list[list[Timing]] = [[] for _ in jobs]
         is_warm = False

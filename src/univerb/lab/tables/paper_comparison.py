@@ -71,18 +71,10 @@ class PaperComparison:
 
 
 def compare_with_paper(result: TableResult, table: PaperTable) -> PaperComparison:
-    """Set measurements beside a table.
+    """Set measurements beside a table, without rows of a decoding that it does not have.
 
-    Args:
-        result: What was measured. Rows of a decoding that the table does not have are left out.
-        table: Of the paper.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        OptionError: If a row refers to one that the table does not have, if two rows are the same,
-            or if a column is neither the paper's nor one of the result's `extra`.
+    Raises OptionError if a row refers to one that the table does not have, if two rows are the
+    same, or if a column is neither the paper's nor one of the result's `extra`.
     """
     decodings = set(table.decodings)
     rows = tuple(row for row in result.rows if not row.decoding or {row.decoding, ""} & decodings)

@@ -71,14 +71,10 @@ class Report:
                 yield f"{row.name} {row.decoding}".strip() + f" was measured with {other}."
 
     def write(self, folder: Path) -> str:
-        """Write the page as Markdown, LaTeX and JSON, and its plot.
+        """Write the page as Markdown, LaTeX and JSON, and its plot, into an existing folder.
 
-        Args:
-            folder: An existing folder.
-
-        Returns:
-            Why there is no plot; empty if there is one. The values took long to measure: they are
-            written in any case.
+        Returns why there is no plot; empty if there is one. The values took long to measure: they
+        are written in any case.
         """
         problem, plot = "", folder / f"{self.name}.png"
         try:
