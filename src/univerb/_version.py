@@ -1,3 +1,3 @@
 """The version, in a file of its own so that nothing has to import the root package for it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
