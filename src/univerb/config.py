@@ -84,9 +84,10 @@ class GenerationConfig(Profile):
     temperature: float = Field(default=0.0, ge=0.0, le=100.0)
     """0 is greedy."""
     top_p: float = Field(default=1.0, ge=1e-6, le=1.0)
-    """Sample from the smallest set of units whose probability reaches this."""
+    """Sample from the smallest set whose probability reaches this: of tokens and phrases in
+    `atomic`, of tokens otherwise."""
     top_k: int = Field(default=0, ge=0, le=1 << 30)
-    """Sample from this number of units; 0 keeps all."""
+    """Sample from this number of the same; 0 keeps all."""
     repetition_penalty: float = Field(default=1.0, ge=0.01, le=100.0)
     """As in HF: above 1 makes what was written less likely; a phrase counts as its base tokens."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 10)
@@ -110,8 +111,8 @@ class GenerationConfig(Profile):
     explain: bool = False
     """Return the best candidates of each choice."""
     exact: bool | None = None
-    """`atomic`: True scores every phrase, False only a short-list; by default as many as they are.
-    `unfold` and `verify` lose nothing either way."""
+    """True scores every phrase, False only a short-list; by default it depends on their number.
+    `unfold` below tolerance 1 and `verify` lose nothing either way."""
     prefix_cache: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
     faster, and right but for the last bits."""
@@ -162,7 +163,10 @@ class GenerationConfig(Profile):
         values = {n: v for n, v in defaults.items() if n not in self.model_fields_set}
         mode = values.get("mode", self.mode)
         if mode == "verify":
-            values |= {"tolerance": 0.0, "dtype": "float32"}
+            values["tolerance"] = 0.0
+        if mode != "atomic" and values.get("tolerance", self.tolerance) == 0.0:
+            # The plain LM's own text is that of its own weights.
+            values["dtype"] = "float32"
         if mode == "atomic" and profile.mode != "atomic" and "phrase_bias" in values:
             # The profile's bias belongs to its way of decoding; feeding vectors is another one.
             values["phrase_bias"] = 0.0
@@ -195,6 +199,15 @@ class GenerationOptions(TypedDict, total=False):
     explain: bool | None
     exact: bool | None
     prefix_cache: bool | None
+
+
+EXPERT_OPTIONS = frozenset(
+    {"draft_bias", "positions", "dtype", "overshoot", "segment", "growth"}
+    | {"explain", "exact", "prefix_cache"}
+)
+"""Options for work at the machine itself."""
+REQUEST_OPTIONS = tuple(n for n in GenerationConfig.model_fields if n not in EXPERT_OPTIONS)
+"""Options that every way in has: keywords, all verbs that write, requests of a batch."""
 
 
 class EncoderConfig(BaseModel):

@@ -46,7 +46,7 @@ def check_same(lm, reference):
     assert lm.eos_ids == reference.eos_ids
     assert lm.width == reference.width
     assert lm.encoder_config == reference.encoder_config
-    assert lm.phrase_bias() == reference.phrase_bias()
+    assert lm.head_bias() == reference.head_bias()
     assert lm.tokenizer.fingerprint() == reference.tokenizer.fingerprint()
     assert lm.tokenizer.special_ids == reference.tokenizer.special_ids
     assert lm.fingerprint() == reference.fingerprint()
@@ -144,7 +144,7 @@ def test_damaged_encoder_weights_are_refused(pair, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     loaded = LlamaCppLM.from_pretrained(str(folder), gguf=lm.gguf.path, threads=1)
     with pytest.raises(CheckpointError, match="damaged"):
-        loaded.phrase_bias()
+        loaded.head_bias()
 
 
 def test_chat_templates_are_those_of_the_tokenizer(pair):

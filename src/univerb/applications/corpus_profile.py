@@ -4,9 +4,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from univerb.config import GenerationConfig
 from univerb.corpus import Corpus
 from univerb.corpus.objects import corrupt
 from univerb.files import atomic_write
+from univerb.modeling.phrase_model import PhraseModel
 
 _FILE = "profile.json"
 
@@ -48,3 +50,9 @@ def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -
         return {}
     names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
     return profile.model_dump(include=names)
+
+
+def calibrated(decoding: GenerationConfig, corpus: Corpus, lm: PhraseModel) -> GenerationConfig:
+    """Fill what was left out with what calibration chose for a corpus, if it is for this mode."""
+    mode = decoding.resolved(lm.profile).mode
+    return decoding.filled(profile_options(corpus, lm.fingerprint(), mode))

@@ -19,8 +19,8 @@ from univerb.cli.console import (
 )
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_model
-from univerb.cli.options import COMMON_DECODING, DECODING, OUTPUT, AsJson, ModelFlags
-from univerb.config import GenerationConfig
+from univerb.cli.options import DECODING, OUTPUT, AsJson, ModelFlags
+from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError, PromptError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def answer(
         AnswerOptions, Flags("Citations", panels={"shots": DECODING, "chat": DECODING})
     ],
     decoding: Annotated[
-        GenerationConfig, Flags(DECODING, only=COMMON_DECODING, defaults={"max_tokens": 300})
+        GenerationConfig, Flags(DECODING, only=REQUEST_OPTIONS, defaults={"max_tokens": 300})
     ],
     model: ModelFlags,
     as_json: AsJson = False,
@@ -98,9 +98,9 @@ def answer(
     lm = load_model(**dict(model))
     note_untrained(lm)
     if passages.corpus:
-        from univerb.applications.corpus_profile import profile_options
+        from univerb.applications.corpus_profile import calibrated
 
-        decoding = decoding.filled(profile_options(documents, lm.fingerprint(), decoding.mode))
+        decoding = calibrated(decoding, documents, lm)
         if documents.has_vectors:
             lm.attach(documents)
     from univerb.applications.answer import answer as answer_from

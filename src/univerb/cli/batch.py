@@ -10,9 +10,9 @@ import typer
 from univerb.cli.console import errors, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import prepare_default
-from univerb.cli.options import COMMON_DECODING, DECODING, MODEL, PHRASES, ModelOptions
+from univerb.cli.options import DECODING, MODEL, PHRASES, ModelOptions
 from univerb.cli.progress import progress_bars
-from univerb.config import GenerationConfig
+from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
@@ -51,7 +51,7 @@ def batch(
     ],
     phrases: Annotated[SharedPhrases, Flags(PHRASES)],
     work: Annotated[WorkerOptions, Flags("Workers")],
-    decoding: Annotated[GenerationConfig, Flags(DECODING, only=COMMON_DECODING)],
+    decoding: Annotated[GenerationConfig, Flags(DECODING, only=REQUEST_OPTIONS)],
     model: Annotated[ModelOptions, Flags(MODEL, only=("name", "device", "dtype"))],
 ) -> None:
     """Answer a file of requests. A job that was stopped goes on where it was: run it again.

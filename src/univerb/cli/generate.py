@@ -124,13 +124,13 @@ def generate(
     vocabulary = lm.vocabulary(items, source=find, max_phrases=source.max_phrases)
     selection = None
     if corpus:
-        from univerb.applications.corpus_profile import profile_options
+        from univerb.applications.corpus_profile import calibrated
 
         selection = selected_phrases(
             lm, corpus, text, phrases.k, source.max_phrases, phrases.others
         )
         vocabulary.add(selection.phrases)
-        decoding = decoding.filled(profile_options(corpus, lm.fingerprint(), decoding.mode))
+        decoding = calibrated(decoding, corpus, lm)
     ids = lm.chat_prompt(text) if chat else text
     growing = decoding
     if phrases.real_time:

@@ -9,7 +9,7 @@ import typer
 from pydantic import Field
 
 from univerb.cli.flags import Flags, Options
-from univerb.config import GenerationConfig
+from univerb.config import EXPERT_OPTIONS, GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -25,17 +25,10 @@ DecodingFlags = Annotated[
     Flags(
         DECODING,
         without=("growth",),
-        panels={"ban": PHRASES, "explain": OUTPUT}
-        | dict.fromkeys(
-            ("draft_bias", "positions", "dtype", "segment", "exact", "prefix_cache"), ADVANCED
-        ),
+        panels=dict.fromkeys(EXPERT_OPTIONS, ADVANCED) | {"ban": PHRASES, "explain": OUTPUT},
         names={"dtype": "kernel_dtype"},
     ),
 ]
-COMMON_DECODING = (
-    *("max_tokens", "mode", "tolerance", "phrase_bias", "temperature", "top_p", "top_k"),
-    *("repetition_penalty", "no_repeat_ngram_size", "seed", "stop", "ban"),
-)
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
 ]
@@ -56,7 +49,7 @@ class ModelOptions(Options):
     adapter: bool = False
     """Add the LoRA adapter beside the encoder, which is made for atomic."""
     engine: EngineName = EngineName.torch
-    """llamacpp: the GGUF file, several times faster."""
+    """What computes: torch, or llama.cpp with the GGUF file, on a CPU."""
     device: str = "cpu"
     """torch: cpu, cuda or mps."""
     dtype: str = "float32"

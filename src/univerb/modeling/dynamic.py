@@ -196,7 +196,7 @@ class DynamicLM(PhraseModel):
             self._fingerprint = version, content.hexdigest()[:32]
         return self._fingerprint[1]
 
-    def phrase_bias(self) -> float:
+    def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
         return float(self.encoder.heads.bias.detach())
 

@@ -98,7 +98,7 @@ class PhraseModel(ABC):
         """Return a number that differs once the encoder or the LM's rows are changed."""
 
     @abstractmethod
-    def phrase_bias(self) -> float:
+    def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class PhraseModel(ABC):
         with self._lock:
             if vocabulary not in self._tables:
                 self._tables[vocabulary] = PhraseTable(
-                    self.vectors, self.phrase_bias, self.encoder_config.count_correction
+                    self.vectors, self.head_bias, self.encoder_config.count_correction
                 )
             table = self._tables[vocabulary]
         return table.sync(vocabulary)

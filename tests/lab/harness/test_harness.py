@@ -198,7 +198,7 @@ class Slow:
     def _row(self, text):
         read = self.lm.model(input_ids=torch.tensor([text]), output_hidden_states=True)
         vectors = torch.from_numpy(self.lm.vectors(self.phrases).outputs)
-        scores = vectors @ read.hidden_states[-1][0, -1] + self.lm.phrase_bias() + self.bias
+        scores = vectors @ read.hidden_states[-1][0, -1] + self.lm.head_bias() + self.bias
         scores += torch.tensor([phrase.weight for phrase in self.phrases])
         return torch.cat([read.logits[0, -1], scores]).double()
 

@@ -72,7 +72,7 @@ def compare(
         refuse_overwriting("--html", html, texts)
         _show(_finished(texts), html, as_json)
         return
-    from univerb.applications.corpus_profile import profile_options
+    from univerb.applications.corpus_profile import calibrated
     from univerb.corpus import open_corpus
     from univerb.documents.read import read_documents
 
@@ -88,8 +88,9 @@ def compare(
     writers = {}
     for name in system:
         mode = None if name in (SystemName.plain, SystemName.default) else name.value
-        calibrated = profile_options(opened, lm.fingerprint(), mode) if opened else {}
-        writers[name] = calibrated | {"mode": mode} | decoding.options()
+        config = decoding.replaced({"mode": mode})
+        config = calibrated(config, opened, lm) if opened else config
+        writers[name] = config.options()
     _show([_written(lm, prompt, writers, vocabulary)], html, as_json)
 
 

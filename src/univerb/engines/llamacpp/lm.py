@@ -146,7 +146,7 @@ class LlamaCppLM(PhraseModel):
         """Return 0: nothing here changes."""
         return 0
 
-    def phrase_bias(self) -> float:
+    def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
         return self._bias
 
