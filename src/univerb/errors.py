@@ -95,3 +95,9 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Allowed: {', '.join(names)}."
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a library's error message, without a full stop."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line[:200].rstrip(".")

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self, TypeVar
 
-from univerb.errors import MissingExtra, OptionError, WorkerError
+from univerb.errors import MissingExtra, OptionError, WorkerError, first_line
 from univerb.threads import processors
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class _Ray:
                 self._ray.init(self._address, log_to_driver=False, logging_level="ERROR")
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise WorkerError(
-                    f"no Ray cluster answers at {self._address!r}: {_first_line(error)}. "
+                    f"no Ray cluster answers at {self._address!r}: {first_line(error)}. "
                     "Check the address, or leave it out to run on this machine."
                 ) from error
         self._apply: Any = self._ray.remote(_apply)
@@ -137,7 +137,7 @@ class _Ray:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
-            problem = _first_line(error)
+            problem = first_line(error)
             raise WorkerError(f"Ray lost a worker: {problem}. Run it again.") from error
 
     def __exit__(self, *_: object) -> None:
@@ -203,7 +203,3 @@ def _threads_each(count: int) -> Iterator[None]:
         yield
     finally:
         os.environ.pop(name, None)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -9,12 +9,11 @@ import typer
 
 from univerb.cli.console import errors, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.loading import prepare_default
+from univerb.cli.loading import locate_prepared
 from univerb.cli.options import DECODING, MODEL, PHRASES, ModelOptions
 from univerb.cli.progress import progress_bars
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError
-from univerb.locations import DEFAULT_MODEL, is_converted, locate
 
 
 class SharedPhrases(Options):
@@ -78,9 +77,7 @@ def batch(
         threads=work.threads,
     )
     # Before there are workers: each of them would find out for itself.
-    locate(model.name)
-    if model.name == DEFAULT_MODEL and not is_converted():
-        prepare_default()
+    locate_prepared(model.name)
     # Workers have no terminal for transformers to draw bars on.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

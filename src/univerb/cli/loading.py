@@ -18,9 +18,7 @@ def _with_spinner(load: _Load) -> _Load:
     @functools.wraps(load)
     def show_and_load(name: str = DEFAULT_MODEL, **options: Any) -> Any:  # noqa: ANN401
         # Before torch is imported: a missing model must not cost its import first.
-        locate(name, options.get("offline"))
-        if name == DEFAULT_MODEL and not is_converted():
-            prepare_default()
+        locate_prepared(name, options.get("offline"))
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         with errors.status(f"loading {escape(name)}"):
             lm = load(name, **options)
@@ -32,6 +30,12 @@ def _with_spinner(load: _Load) -> _Load:
 
 
 load_model = _with_spinner(load)
+
+
+def locate_prepared(name: str, offline: bool | None = None) -> Path | str:
+    """Find a model by name as `locate` does; the default one is converted first."""
+    where = locate(name, offline)
+    return prepare_default() if name == DEFAULT_MODEL and not is_converted() else where
 
 
 def prepare_default() -> Path:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from univerb.cli.console import console, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
-from univerb.cli.loading import prepare_default
+from univerb.cli.loading import locate_prepared
 from univerb.cli.options import PHRASES, AsJson, SourceOptions
-from univerb.errors import ModelError, OptionError
-from univerb.locations import DEFAULT_MODEL, is_converted, locate
+from univerb.errors import ModelError, OptionError, first_line
+from univerb.locations import DEFAULT_MODEL
 from univerb.tokenizer import Tokenizer
 
 
@@ -65,9 +65,7 @@ def _tokenizer(model: str) -> Tokenizer:
     if card.is_file():
         # The folder of an encoder, which names its backbone.
         model = str(json.loads(card.read_text(encoding="utf-8"))["backbone"]["name"])
-    folder = locate(model)
-    if model == DEFAULT_MODEL and not is_converted():
-        folder = prepare_default()
+    folder = locate_prepared(model)
     path = Path(folder) / "tokenizer.json"
     try:
         if path.is_file():
@@ -77,8 +75,7 @@ def _tokenizer(model: str) -> Tokenizer:
         hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
         return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
     except Exception as error:  # the Rust reader raises bare Exceptions
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise ModelError(
-            f"the tokenizer of {model!r} cannot be read: {reason}. Give a model folder with a "
-            "tokenizer.json, or a Hub id."
+            f"the tokenizer of {model!r} cannot be read: {first_line(error)}. Give a model folder "
+            "with a tokenizer.json, or a Hub id."
         ) from error

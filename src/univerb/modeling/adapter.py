@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from univerb.config import Lora
-from univerb.errors import CheckpointError, MissingExtra, OptionError
+from univerb.errors import CheckpointError, MissingExtra, OptionError, first_line
 from univerb.files import atomic_path, atomic_write
 from univerb.modeling.card import first_problem, read_json_object, writing_to
 
@@ -143,7 +143,7 @@ def _wrapped(model: PreTrainedModel, config: "LoraConfig") -> "PeftModel":
         wrapped = get_peft_model(model, config)
     except ValueError as error:
         raise OptionError(
-            f"lora.targets is {config.target_modules!r}: {str(error).splitlines()[0][:160]} "
+            f"lora.targets is {config.target_modules!r}: {first_line(error)}. "
             "Give all-linear, or names of linear layers of the model."
         ) from error
     if (model.get_input_embeddings(), model.get_output_embeddings()) != rows:

@@ -6,10 +6,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.errors import ModelError, OptionError
+from univerb.errors import ModelError, OptionError, first_line
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.modeling.default_model import ensure_default
-from univerb.modeling.pretrained import dtype_named, first_line, load_pretrained
+from univerb.modeling.pretrained import dtype_named, load_pretrained
 
 _LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
@@ -64,7 +64,7 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except Exception as error:  # each backend has its own way of not being there
         raise OptionError(
-            f"device is {name!r}, which this machine does not have: {first_line(error)} "
+            f"device is {name!r}, which this machine does not have: {first_line(error)}. "
             "Give cpu, or cuda, cuda:1 or mps where there is one."
         ) from error
     if device.type == "meta":

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from univerb.config import Profile
-from univerb.errors import CheckpointError
+from univerb.errors import CheckpointError, first_line
 from univerb.files import atomic_path, atomic_write
 from univerb.modeling.card import (
     CARD,
@@ -114,7 +114,7 @@ def read_checkpoint(
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{WEIGHTS} in {str(folder)!r} does not fit its {CARD}: "
-            f"{str(error).splitlines()[0]} Get a fresh copy."
+            f"{first_line(error)}. Get a fresh copy."
         ) from error
     return encoder.to(device=model.device, dtype=model.dtype).eval(), card.profile
 
@@ -132,9 +132,8 @@ def _body(
         body = AutoModel.from_config(config, dtype=model.dtype, attn_implementation="sdpa")
         return body, tokenizer
     except Exception as error:  # a damaged config can make transformers raise anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(
-            f"the encoder's own body in {str(folder)!r} cannot be built: {reason}. "
+            f"the encoder's own body in {str(folder)!r} cannot be built: {first_line(error)}. "
             "Get a fresh copy."
         ) from error
 

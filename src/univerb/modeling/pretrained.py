@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 from transformers.utils import logging
 
-from univerb.errors import ModelError, ModelMissing, OptionError
+from univerb.errors import ModelError, ModelMissing, OptionError, first_line
 from univerb.locations import is_offline
 from univerb.modeling.card import read_json_object
 
@@ -52,11 +52,11 @@ def load_pretrained(
         ModelMissing: If it is not on this machine and cannot be downloaded.
         ModelError: If it is no such model, or cannot be loaded safely.
     """
-    source: dict[str, Any] = {
-        "pretrained_model_name_or_path": str(where),
-        "local_files_only": is_offline() if offline is None else offline,
-        "trust_remote_code": False,
-    }
+    source: dict[str, Any] = dict(
+        pretrained_model_name_or_path=str(where),
+        local_files_only=is_offline() if offline is None else offline,
+        trust_remote_code=False,
+    )
     if isinstance(where, Path):
         refuse_unsafe(where)
         source["local_files_only"] = True
@@ -131,11 +131,5 @@ def refuse_unsafe(folder: Path) -> None:
         )
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, as a sentence."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line[:200].rstrip(".") + "."
-
-
 def _failure(where: Path | str, error: Exception, advice: str) -> str:
-    return f"{str(where)!r} could not be loaded: {first_line(error)} {advice}"
+    return f"{str(where)!r} could not be loaded: {first_line(error)}. {advice}"

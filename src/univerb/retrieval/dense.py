@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import MissingExtra, ModelError
+from univerb.errors import MissingExtra, ModelError, first_line
 from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ def _check_folder(folder: Path, what: str) -> None:
 
 
 def _unreadable(folder: Path, error: Exception) -> ModelError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
     return ModelError(
-        f"the model in {str(folder)!r} cannot be read: {reason}. Give a folder with its "
-        "config.json, its tokenizer.json and its weights as safetensors."
+        f"the model in {str(folder)!r} cannot be read: {first_line(error)}. Give a folder with "
+        "its config.json, its tokenizer.json and its weights as safetensors."
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from univerb.errors import DocumentError, MissingExtra, OptionError
+from univerb.errors import DocumentError, MissingExtra, OptionError, first_line
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -70,10 +70,9 @@ def run_tasks(
             log_samples=False,
         )
     except OSError as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise DocumentError(
-            f"the data of {', '.join(names)} cannot be read: {reason} Without the Hub, give tasks "
-            "over local files with --tasks-folder."
+            f"the data of {', '.join(names)} cannot be read: {first_line(error)}. Without the "
+            "Hub, give tasks over local files with --tasks-folder."
         ) from error
     report: dict[str, Any] = json.loads(json.dumps(results, default=handle_non_serializable))
     return report

@@ -24,7 +24,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb._version import __version__
-from univerb.errors import CheckpointError
+from univerb.errors import CheckpointError, first_line
 from univerb.modeling.card import check_file
 from univerb.modeling.pretrained import refuse_unsafe
 
@@ -86,9 +86,9 @@ def read_cross_encoder(folder: Path) -> CrossEncoder:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # damaged files can make transformers raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(
-            f"the cross-encoder in {str(folder)!r} cannot be loaded: {reason}. Get a fresh copy."
+            f"the cross-encoder in {str(folder)!r} cannot be loaded: {first_line(error)}. "
+            "Get a fresh copy."
         ) from error
     return CrossEncoder(model.eval(), tokenizer, card)
 
