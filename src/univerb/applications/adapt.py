@@ -130,20 +130,8 @@ def _coverage(
     )
 
 
-def split_held_out(
-    documents: Sequence[Document],
-) -> tuple[list[Document], list[Document]]:
-    """Set a tenth of the text apart: of many documents every tenth, of few the end of each.
-
-    Args:
-        documents: At least one.
-
-    Returns:
-        What to index, and what to measure on.
-
-    Raises:
-        DocumentError: If there is too little text to set any apart.
-    """
+def split_held_out(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+    """Set a tenth of the text apart: of many documents every tenth, of few the end of each."""
     if len(documents) >= _HOLD_OUT_EVERY:
         chosen = set(range(_HOLD_OUT_EVERY - 1, len(documents), _HOLD_OUT_EVERY)[:_MOST_HELD_OUT])
         indexed = [d for i, d in enumerate(documents) if i not in chosen]

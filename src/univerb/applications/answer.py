@@ -157,19 +157,7 @@ def passages_prompt(
     shots: int = 0,
     is_chat: bool,
 ) -> tuple[list[int], tuple[Chunk, ...]]:
-    """Make the prompt that asks a question over passages.
-
-    Args:
-        lm: The LM.
-        question: What is asked.
-        passages: Best first.
-        room: Tokens that the prompt may have; the last position is for the answer.
-        shots: 1 shows the LM a solved example first.
-        is_chat: Whether to use the chat template.
-
-    Returns:
-        The prompt's ids, and the passages as they were shortened to fit.
-    """
+    """Return the ids of a prompt of at most `room` tokens, and the passages, shortened to fit."""
     special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
 
     def encode(shown: Sequence[Chunk]) -> list[int]:
@@ -180,24 +168,12 @@ def passages_prompt(
 
 
 def find_passages(
-    question: str,
-    documents: Sequence[Document] | Retriever,
-    k: int = 3,
+    question: str, documents: Sequence[Document] | Retriever, k: int = 3
 ) -> tuple[Chunk, ...]:
-    """Find the passages that a question is about.
+    """Find at most `k` passages that a question is about, the best first.
 
-    Args:
-        question: What is asked.
-        documents: Documents, or a retriever. Up to `k` short documents are the passages as they
-            are; others are cut into chunks and searched with BM25.
-        k: Passages at most.
-
-    Returns:
-        The passages, best first.
-
-    Raises:
-        OptionError: If `k` is less than 1.
-        DocumentError: If there are no documents, two have one name, or nothing fits.
+    Up to `k` short documents are the passages as they are; others are cut into chunks and searched
+    with BM25. It is a DocumentError if there are none, two have one name, or nothing fits.
     """
     if k < 1:
         raise OptionError(f"k is {k}; show the LM at least 1 passage.")
@@ -206,7 +182,9 @@ def find_passages(
         return _searched(documents, question, k)
     _check_documents(documents)
     if len(documents) <= k and all(len(d.text.split()) <= _WHOLE_WORDS for d in documents):
-        return tuple(_whole(document) for document in documents)
+        starts = [len(d.text) - len(d.text.lstrip()) for d in documents]
+        pairs = zip(documents, starts, strict=True)
+        return tuple(Chunk(d.name, start, d.text.strip()) for d, start in pairs)
     from univerb.retrieval.methods import ChunkIndex
 
     index = ChunkIndex([chunk for document in documents for chunk in chunked(document)])
@@ -221,11 +199,6 @@ def _searched(retriever: Retriever, question: str, k: int) -> tuple[Chunk, ...]:
             "occur in them, or give other documents."
         )
     return passages
-
-
-def _whole(document: Document) -> Chunk:
-    start = len(document.text) - len(document.text.lstrip())
-    return Chunk(document.name, start, document.text.strip())
 
 
 def _check_documents(documents: Sequence[Document]) -> None:

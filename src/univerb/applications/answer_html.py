@@ -17,14 +17,10 @@ _BODY = """<p class="text answer">{answer}</p>
 
 
 def answer_html(answer: Answer) -> str:
-    """Show an answer as a page on which every cited stretch leads to its source.
+    """Show an answer as an HTML page on which every cited stretch leads to its source.
 
-    Args:
-        answer: The answer.
-
-    Returns:
-        A whole HTML document: the question, the answer with its cited stretches coloured by
-        passage, and the passages with what was copied from them.
+    It has the question, the answer with its cited stretches coloured by passage, and the passages
+    with what was copied from them.
     """
     note = '<p class="note">Passages were shortened to fit the context of the model.</p>\n'
     passages = (

@@ -103,21 +103,11 @@ def run_batch(
     restart: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Answer every line of a batch file; a job that was stopped, however, goes on where it was.
+    """Answer every line of a batch file, in order; a job that was stopped goes on where it was.
 
-    Args:
-        source: Requests, one JSON object per line.
-        output: Where the answers go, in the order of the requests.
-        settings: What the requests have in common.
-        workers: Who does it, inside their `with` statement. The answers do not depend on them.
-        restart: Forget an earlier run, and replace an output that exists.
-        progress: Called with the number of lines that are done, and of all.
-
-    Returns:
-        How many requests there are, and what became of them.
-
-    Raises:
-        OptionError: If the input is no batch file, or the output belongs to something else.
+    The answers do not depend on `workers`, which are inside their `with` statement. `restart`
+    drops an earlier run and replaces an output that exists. `progress` is called with the number
+    of lines that are done, and of all.
     """
     report = progress or (lambda done, total: None)
     if source.resolve() == output.resolve():
@@ -139,7 +129,10 @@ def run_batch(
     with rows:
         resumed = done = _finished(rows, lines, settings.batch_size)
         report(done, len(lines))
-        for answers in workers.map(answer_group, _groups(settings, lines[done:])):
+        size = settings.batch_size
+        starts = range(done, len(lines), size)
+        groups = [Group(settings, tuple(lines[at : at + size])) for at in starts]
+        for answers in workers.map(answer_group, groups):
             with _writing(output):
                 rows.append(*answers)
             done += len(answers)
@@ -304,11 +297,6 @@ def _collect(settings: BatchSettings, items: tuple[PhraseItem, ...]) -> _Phrases
         warnings.simplefilter("always")
         vocabulary = lm.vocabulary(items)
     return _Phrases(vocabulary, tuple(str(warning.message) for warning in raised))
-
-
-def _groups(settings: BatchSettings, lines: Sequence[Line]) -> list[Group]:
-    size = settings.batch_size
-    return [Group(settings, tuple(lines[at : at + size])) for at in range(0, len(lines), size)]
 
 
 def _read(source: Path) -> bytes:

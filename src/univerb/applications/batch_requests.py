@@ -99,23 +99,15 @@ class Body(_Wire):
     user: Name | None = None
 
     def items(self) -> tuple[PhraseItem, ...]:
-        """Return what the request's phrases are made from.
-
-        Returns:
-            Its phrases and documents.
-
-        Raises:
-            DocumentError: If two documents have the same name.
-        """
-        documents: list[Document] = []
+        """Return the request's phrases and documents, whose names must differ."""
+        documents: dict[str, Document] = {}
         for number, document in enumerate(self.documents, 1):
             body = DocumentBody(text=document) if isinstance(document, str) else document
-            documents.append(Document(body.text, body.name or f"document-{number}"))
-        names = [document.name for document in documents]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DocumentError(f"two documents are named {twice!r}. Give each its own name.")
-        return (*self.phrases, *documents)
+            name = body.name or f"document-{number}"
+            if name in documents:
+                raise DocumentError(f"two documents are named {name!r}. Give each its own name.")
+            documents[name] = Document(body.text, name)
+        return (*self.phrases, *documents.values())
 
 
 class CompletionBody(Body):
@@ -172,18 +164,7 @@ class Line:
 
 
 def read_lines(data: bytes, name: str) -> list[Line]:
-    """Split a batch file into its lines, noting those that cannot be requests.
-
-    Args:
-        data: The file.
-        name: How errors call it.
-
-    Returns:
-        The lines that are not empty.
-
-    Raises:
-        OptionError: If none of them is a JSON object.
-    """
+    """Return the lines of the batch file `name`, without empty ones; some must be JSON objects."""
     raw = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     lines = list(_numbered((n, line) for n, line in enumerate(raw, 1) if line.strip()))
     if not any(line.text for line in lines):
@@ -218,18 +199,7 @@ def _echo(custom_id: object) -> str | None:
 
 
 def parse(line: Line, model: str) -> tuple[CompletionBody | ChatBody, RequestOptions]:
-    """Read what a line asks for.
-
-    Args:
-        line: The line.
-        model: The name of the job's model.
-
-    Returns:
-        Its body and its options, checked.
-
-    Raises:
-        OptionError: If the line, or anything in it, is not as it should be.
-    """
+    """Read what a line asks of the job's model; OptionError if anything in it is wrong."""
     if line.problem:
         raise OptionError(f"{line.problem}.")
     value = json.loads(line.text)
@@ -268,23 +238,12 @@ def _options(fields: dict[str, Any]) -> RequestOptions:
 def answer(
     line: Line, body: Body, result: Generation, model: str, notes: Sequence[str]
 ) -> dict[str, Any]:
-    """Write the answer to a request.
-
-    Args:
-        line: The request's line.
-        body: What it asked for.
-        result: What was generated.
-        model: The name of the job's model.
-        notes: What the user should know about the request's phrases.
-
-    Returns:
-        A row of the output.
-    """
+    """Return the row of the output for a generation; `notes` are about the request's phrases."""
     is_chat = isinstance(body, ChatBody)
-    written = {"message": {"role": "assistant", "content": result.text}}
+    message = {"message": {"role": "assistant", "content": result.text}}
     choice = {
         "index": 0,
-        **(written if is_chat else {"text": result.text}),
+        **(message if is_chat else {"text": result.text}),
         "logprobs": None,
         "finish_reason": "length" if result.finish_reason == "length" else "stop",
     }

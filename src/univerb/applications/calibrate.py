@@ -112,22 +112,10 @@ def calibrate(
     tolerances: Sequence[float] = TOLERANCES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Find `phrase_bias` and `tolerance` for a corpus.
+    """Find the best `phrase_bias` and `tolerance` for a corpus among all pairs of values.
 
-    Args:
-        lm: The model.
-        corpus: Where the phrases come from.
-        passages: Held-out text: beginnings, and what follows them.
-        k: Number of chunks that each beginning retrieves.
-        biases: Values to try.
-        tolerances: Values to try.
-        progress: Called with the number of passages that are done, and of all.
-
-    Returns:
-        The best values and the curves.
-
-    Raises:
-        DocumentError: If there is no passage.
+    Passages are held-out text: beginnings, each of which retrieves `k` chunks of the corpus, and
+    what follows them. `progress` is called with the number of passages that are done, and of all.
     """
     if not passages:
         raise DocumentError("there is no held-out text to calibrate on. Give longer documents.")
@@ -165,12 +153,7 @@ def calibrate(
 def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
     """Return the fastest trial that is no worse than the plain LM, the most cautious of equals.
 
-    Args:
-        trials: What was tried.
-        error_rate: The plain LM's.
-
-    Returns:
-        The best one; the one with the fewest errors if all are worse.
+    If all are worse than the plain LM's error rate, it is the one with the fewest errors.
     """
     least = max(error_rate, min(trial.error_rate for trial in trials))
     good = [trial for trial in trials if trial.error_rate <= least]
@@ -179,11 +162,8 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
 
 def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> None:
     """Store the values with the corpus, so that `generate` and `answer` use them with it."""
-    profile = CorpusProfile(
-        encoder=lm.fingerprint(),
-        phrase_bias=calibration.best.phrase_bias,
-        tolerance=calibration.best.tolerance,
-    )
+    bias, tolerance = calibration.best.phrase_bias, calibration.best.tolerance
+    profile = CorpusProfile(encoder=lm.fingerprint(), phrase_bias=bias, tolerance=tolerance)
     write_profile(corpus, profile)
 
 

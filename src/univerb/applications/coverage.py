@@ -88,17 +88,7 @@ def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tok
 def retrieved_coverage(
     corpus: Corpus, passages: Sequence[tuple[str, Document]], tokenizer: Tokenizer, k: int = 32
 ) -> Coverage:
-    """Measure with the phrases of the chunks that each passage's beginning retrieves.
-
-    Args:
-        corpus: Where to retrieve.
-        passages: Beginnings, which are the queries, and what follows them, which is measured.
-        tokenizer: The LM's.
-        k: Number of chunks.
-
-    Returns:
-        The figures over all passages.
-    """
+    """Measure with the phrases of the `k` chunks that each passage's beginning retrieves."""
     total = Coverage()
     for beginning, rest in passages:
         keys = {phrase.ids for phrase in corpus.select(beginning, tokenizer, k).phrases}
@@ -118,19 +108,8 @@ def passages_of(
 ) -> list[tuple[str, Document]]:
     """Cut held-out text into beginnings and what follows (docs/method.md, Protocols: WikiText-103).
 
-    Args:
-        documents: Each gives passages from its beginning on, if it has more tokens than `prefix`.
-        tokenizer: The LM's.
-        prefix: Tokens of the beginning.
-        length: Tokens that follow, at most.
-        limit: Passages at most, taken evenly.
-        per_document: Passages of one document at most.
-
-    Returns:
-        Pairs of beginning and rest.
-
-    Raises:
-        OptionError: If a passage would have no beginning or no rest.
+    A beginning has `prefix` tokens and is followed by at most `length`. Passages are taken from a
+    document's beginning on, at most `per_document`, and of all at most `limit`, evenly.
     """
     if prefix < 1 or length < 1:
         raise OptionError(f"prefix is {prefix} and length is {length}; give at least 1 token each.")

@@ -25,16 +25,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def page(title: str, body: str, style: str) -> str:
-    """Make a whole HTML document.
-
-    Args:
-        title: A text; also the heading.
-        body: HTML.
-        style: CSS that only this page needs.
-
-    Returns:
-        The document.
-    """
+    """Make an HTML document of a title (text), a body (HTML) and the CSS that only it needs."""
     return _PAGE.format(title=escape(title), body=body, style=stylesheet("page") + style)
 
 
@@ -49,16 +40,9 @@ def colour(number: int) -> str:
 
 
 def sourced(text: str, sources: str, hue: str, title: str = "") -> str:
-    """Colour a stretch of text, and show its sources on pointing.
+    """Colour a stretch of text, and show its sources (HTML) on pointing.
 
-    Args:
-        text: The stretch.
-        sources: HTML.
-        hue: A class that `colour` returned.
-        title: A text for readers who cannot point.
-
-    Returns:
-        HTML.
+    `hue` is a class that `colour` returned, `title` a text for readers who cannot point.
     """
     named = f' title="{escape(title)}"' if title else ""
     return (

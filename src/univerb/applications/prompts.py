@@ -24,15 +24,9 @@ _DEMONSTRATION = (
 
 
 def question_prompt(question: str, passages: Sequence[Chunk], shots: int = 0) -> str:
-    """Write a question and its passages as a prompt that an answer continues.
+    """Write a question and its passages, numbered from 1, as a prompt that an answer continues.
 
-    Args:
-        question: What is asked.
-        passages: The passages, numbered from 1 in this order.
-        shots: 1 puts a solved example before it.
-
-    Returns:
-        The prompt; each passage is one line.
+    Each passage is one line; a shot is a solved example before the question.
     """
     asked, shown, solved = _DEMONSTRATION
     example = f"{_block(asked, shown)} {solved}\n\n\n" if shots else ""
@@ -40,15 +34,7 @@ def question_prompt(question: str, passages: Sequence[Chunk], shots: int = 0) ->
 
 
 def without_special(text: str, special: Iterable[str]) -> str:
-    """Spell special tokens with a space, so that no document can end a turn or begin one.
-
-    Args:
-        text: A prompt made of other people's texts.
-        special: The tokenizer's special tokens, as text.
-
-    Returns:
-        The text, in which none of them stands any more.
-    """
+    """Spell special tokens with a space, so that no document can end a turn or begin one."""
     for token in sorted(special, key=len, reverse=True):
         text = text.replace(token, f"{token[:1]} {token[1:]}" if len(token) > 1 else " ")
     return text
@@ -57,18 +43,9 @@ def without_special(text: str, special: Iterable[str]) -> str:
 def fitted(
     passages: Sequence[Chunk], encode: Callable[[Sequence[Chunk]], list[int]], room: int
 ) -> tuple[list[int], tuple[Chunk, ...]]:
-    """Shorten passages from their ends, the longest first, until the prompt has room.
+    """Shorten passages from their ends, the longest first, until their prompt fits in `room`.
 
-    Args:
-        passages: What the prompt shows.
-        encode: Makes the prompt's token ids of passages.
-        room: Tokens that the prompt may have.
-
-    Returns:
-        The ids, and the passages as the prompt shows them.
-
-    Raises:
-        PromptError: If there is no room even for one character of each passage.
+    `encode` makes the prompt's ids of passages. Returns the ids, and the passages as shortened.
     """
     ids = encode(passages)
     if len(ids) <= room:
