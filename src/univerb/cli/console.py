@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
-from rich.markup import escape
+from rich.markup import escape as escape  # for every verb
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -15,22 +15,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from univerb.decoding.results import Generation, Piece, Stats
     from univerb.modeling.phrase_model import PhraseModel
-
-__all__ = [
-    "console",
-    "errors",
-    "escape",
-    "harmless",
-    "note_untrained",
-    "piece_text",
-    "pieces_text",
-    "print_json",
-    "print_sources",
-    "print_text",
-    "show_warnings",
-    "side_by_side",
-    "stats_line",
-]
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

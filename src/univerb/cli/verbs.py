@@ -13,12 +13,9 @@ from univerb.errors import UniverbError
 
 
 def add_verbs(group: typer.Typer, package: str, verbs: Mapping[str, str]) -> None:
-    """Add verbs to a group.
+    """Add verbs to a group: their names, each with what the group's help says about it.
 
-    Args:
-        group: The group.
-        package: Has a module for each verb, with a function of the same name.
-        verbs: Their names, each with what the group's help says about it.
+    The package has a module for each, with a function of the same name.
     """
     for name, line in verbs.items():
         group.command(name, help=line, cls=_lazy(package, name))(lambda: None)
@@ -63,15 +60,7 @@ def _naming_flags(command: Any) -> Callable[..., None]:  # noqa: ANN401  (of cli
 
 
 def flags_named(message: str, flags: Mapping[str, str]) -> str:
-    """Write the options of an error message as the flags of a verb.
-
-    Args:
-        message: It names options as Python has them: max_tokens, truncate='left'.
-        flags: The verb's, by option.
-
-    Returns:
-        The message with --max-tokens, --truncate.
-    """
+    """Write the options in a message, max_tokens or truncate='left', as a verb's flags."""
     for option, flag in flags.items():
         # A single word may be just a word: it is an option where a value follows.
         follows = "" if "_" in option else r"(?= is |=| ')"

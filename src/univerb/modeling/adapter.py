@@ -44,16 +44,8 @@ class _Settings(BaseModel):
 def attach(model: PreTrainedModel, settings: Lora) -> "PeftModel":
     """Put a fresh adapter into a model and freeze the model's weights.
 
-    Args:
-        model: The LM. Its linear layers are changed in place, its embeddings are not.
-        settings: Rank, scale, dropout and which layers.
-
-    Returns:
-        The model as peft sees it, which can switch the adapter off.
-
-    Raises:
-        OptionError: If the layers do not exist, or are the embeddings.
-        MissingExtra: If peft is not installed.
+    The linear layers are changed in place, the embeddings are not: an OptionError if they are
+    among the layers. The result is the model as peft sees it, which can switch the adapter off.
     """
     targets = settings.targets
     config = _lora_config()(
@@ -92,18 +84,10 @@ def copy_adapter(folder: Path, target: Path) -> None:
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Add a saved adapter to a model's weights.
+    """Merge an adapter that `save_adapter` or peft wrote into the model it was trained for.
 
-    Args:
-        model: The LM that the adapter was trained for. Its weights are changed in place.
-        folder: What `save_adapter` or peft wrote.
-
-    Returns:
-        A plain HF model with the adapter merged in.
-
-    Raises:
-        CheckpointError: If the adapter is damaged, unsafe, or made for another model.
-        MissingExtra: If peft is not installed.
+    The weights are changed in place. A CheckpointError if it is damaged, unsafe, or made for
+    another model.
     """
     lora_config = _lora_config()
     settings = _read_settings(folder)

@@ -21,21 +21,10 @@ def load_backbone(
     dtype: str = "float32",
     offline: bool | None = None,
 ) -> tuple[PreTrainedModel, HFTokenizer]:
-    """Load a causal LM and its tokenizer.
+    """Load a causal LM, in evaluation mode, and its tokenizer; the options are `univerb.load`'s.
 
-    Args:
-        name: A folder, the default model's name, or a Hub id.
-        device: Where to put it, as torch names devices.
-        dtype: float32, bfloat16 or float16.
-        offline: Never contact the Hub; by default as the environment says.
-
-    Returns:
-        The model in evaluation mode, and its tokenizer.
-
-    Raises:
-        ModelMissing: If it is not on this machine and may not or cannot be downloaded.
-        ModelError: If it is there but cannot be loaded safely.
-        OptionError: If device or dtype is unknown.
+    ModelMissing if it is not on this machine and may not or cannot be downloaded, ModelError if it
+    is there but cannot be loaded safely.
     """
     torch_dtype, torch_device = dtype_named(dtype), _device(device)
     where = locate(name, offline)

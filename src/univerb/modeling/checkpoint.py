@@ -87,18 +87,9 @@ def write_checkpoint(
 def read_checkpoint(
     folder: Path, model: PreTrainedModel, backbone: Backbone
 ) -> tuple[PhraseEncoder, Profile]:
-    """Load an encoder for a backbone.
+    """Load an encoder, on its LM's device and in its dtype, and the saved profile.
 
-    Args:
-        folder: The checkpoint.
-        model: The LM that it will join.
-        backbone: That LM's description, compared with the one that the encoder was saved for.
-
-    Returns:
-        The encoder, on the model's device and in its dtype, and the saved profile.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged or made for another backbone.
+    A CheckpointError if it is damaged, or was saved for another backbone than the LM's.
     """
     card = read_card(folder)
     check_backbone(card.backbone, backbone)

@@ -50,14 +50,7 @@ class Plan(NamedTuple):
 
 
 def plan(keys: Sequence[Key]) -> Plan:
-    """Find the fewest windows of which every key is a prefix.
-
-    Args:
-        keys: Token id tuples, in any order, repeats allowed.
-
-    Returns:
-        The windows, and for each key its window and the column of its last token.
-    """
+    """Find the fewest windows of which every key is a prefix; keys may repeat."""
     order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
     windows: list[Key] = []
     row = [0] * len(keys)

@@ -57,14 +57,9 @@ class DynamicHead(nn.Module):
 
 
 def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedModel:
-    """Return a model whose `generate()` may choose the vocabulary's phrases.
+    """Return a model whose `generate()` may choose the vocabulary's phrases, which may grow.
 
-    Args:
-        lm: The LM and its encoder.
-        vocabulary: The phrases; it may grow between steps.
-
-    Returns:
-        A model that shares its weights with `lm.model`. Turn its output into text with `expand`.
+    It shares its weights with `lm.model`. Turn its output into text with `expand`.
     """
     table = partial(lm.tensors, vocabulary)
     base_name = lm.model.base_model_prefix

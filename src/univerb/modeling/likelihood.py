@@ -50,14 +50,9 @@ class ScoredText:
 
 
 def match_phrases(ids: Sequence[int], keys: Sequence[Key]) -> list[list[PhraseMatch]]:
-    """Find the phrases that agree with a text at each position.
+    """Find the phrases that agree with a text at each position; `keys` has none twice.
 
-    Args:
-        ids: The text's tokens.
-        keys: The phrases' tokens, no key twice.
-
-    Returns:
-        For each position the phrases that begin there, those that go on beyond the end included.
+    Phrases that go on beyond the end of the text are included.
     """
     indices = {key: index for index, key in enumerate(keys)}
     sizes = sorted({len(key) for key in keys})
@@ -79,16 +74,9 @@ def scored_text(
     token_total: ArrayLike,
     scores: NDArray[Any],
 ) -> ScoredText:
-    """Reduce the logits along a text to what the likelihoods need.
+    """Reduce the phrases' logits (T, P) along a text to their sum and those that match.
 
-    Args:
-        matches: What `match_phrases` returned.
-        token_logits: (T,), the logits of the text's tokens.
-        token_total: (T,), logsumexp of the logits over V.
-        scores: (T, P), the phrases' logits, without a bias of the decoding.
-
-    Returns:
-        The same with P reduced to its sum and to the phrases that match.
+    The other arguments are as `match_phrases` and `ScoredText` describe them.
     """
     return ScoredText(
         numpy.asarray(token_logits, dtype=numpy.float64),
@@ -109,12 +97,7 @@ def bare_likelihood(text: ScoredText) -> float:
 def exact_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
     """Return the log-probability that the LM's text begins with a text, over all segmentations.
 
-    Args:
-        text: The text and its scores.
-        biases: Values of `phrase_bias`.
-
-    Returns:
-        For each bias the log-probability, in nats.
+    In nats, for each value of `phrase_bias`.
     """
     bias, total = _with_bias(text, biases)
     size = len(text.token_logits)

@@ -145,16 +145,8 @@ class PhraseModel(ABC):
         """Turn a vocabulary's phrases into vectors: the step between phrases and decoding.
 
         Each phrase is encoded once; vectors stay as long as the vocabulary lives. A vocabulary
-        that has grown is encoded again at the price of its new phrases.
-
-        Args:
-            vocabulary: Made for this LM.
-
-        Returns:
-            The phrase table, or None if the vocabulary never had a phrase.
-
-        Raises:
-            VocabularyError: If it was made for another LM.
+        that has grown is encoded again at the price of its new phrases. One that never had a
+        phrase has no table: None.
         """
         if vocabulary.static_size != self.static_size:
             raise VocabularyError(
@@ -183,11 +175,7 @@ class PhraseModel(ABC):
     def vectors(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Return the vectors of phrases, in order: stored, cached, or else encoded now.
 
-        Args:
-            phrases: What to look up or encode.
-
-        Returns:
-            Their vectors; single precision, or as a source stores them if one has them all.
+        They have single precision, or that of a source if it has them all.
         """
         self._drop_stale_vectors()
         keys = [phrase.ids for phrase in phrases]

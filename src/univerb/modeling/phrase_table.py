@@ -135,14 +135,10 @@ class PhraseTable:
         self._lock = threading.Lock()
 
     def sync(self, vocabulary: DynamicVocabulary) -> TableView | None:
-        """Encode new phrases and return the table as it now is.
+        """Encode new phrases and return the table as it now is, None if there never was a phrase.
 
-        Args:
-            vocabulary: The same at every call. The table holds no reference to it, so that both
-                can be freed together.
-
-        Returns:
-            The table, or None if the vocabulary never had a phrase.
+        The vocabulary is the same at every call. The table holds no reference to it, so that both
+        can be freed together.
         """
         if self._view is not None and self._view.version == vocabulary.version:
             return self._view

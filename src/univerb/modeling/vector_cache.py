@@ -36,14 +36,9 @@ class VectorCache:
         return len(self._row)
 
     def find(self, keys: Sequence[Key]) -> tuple[NDArray[numpy.int64], Matrix, Matrix]:
-        """Look up vectors of phrases by their ids.
+        """Return the indices of the keys that are cached, and copies of their vectors.
 
-        Args:
-            keys: The phrases' ids.
-
-        Returns:
-            The indices of the keys that are cached, and copies of their input and output vectors,
-            one array if they are tied.
+        Input and output vectors are one array if they are tied.
         """
         with self._lock:
             rows = numpy.fromiter((self._row.get(key, -1) for key in keys), numpy.int64, len(keys))
@@ -59,12 +54,9 @@ class VectorCache:
         return indices, sides[0], sides[-1]
 
     def add(self, keys: Sequence[Key], inputs: Matrix, outputs: Matrix) -> None:
-        """Add vectors; those that were not used for the longest time make room.
+        """Add vectors (P, d); those that were not used for the longest time make room.
 
-        Args:
-            keys: The phrases' ids; vectors of keys that are cached already stay as they are.
-            inputs: Their input vectors (P, d).
-            outputs: Their output vectors; the same object if they are tied.
+        Keys that are cached already keep theirs. Tied vectors are one object for both sides.
         """
         sides = (inputs,) if inputs is outputs else (inputs, outputs)
         with self._lock:
