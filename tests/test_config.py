@@ -66,3 +66,16 @@ def test_what_is_left_open_comes_from_the_profile():
     assert GenerationConfig(mode="atomic").resolved(profile).phrase_bias == 0.0
     assert GenerationConfig(mode="atomic", phrase_bias=1.0).resolved(profile).phrase_bias == 1.0
     assert GenerationConfig(tolerance=1.0).resolved(profile).tolerance == 1.0
+
+
+def test_tolerance_0_is_never_computed_with_half_precision_weights():
+    profile = Profile(dtype="float16", tolerance=0.5)
+    for options in ({"mode": "verify"}, {"tolerance": 0.0}, {"tolerance": 0.0, "dtype": "float16"}):
+        assert GenerationConfig(**options).resolved(profile).dtype == "float32"
+    assert GenerationConfig().resolved(profile).dtype == "float16"
+    assert GenerationConfig(mode="atomic", tolerance=0.0).resolved(profile).dtype == "float16"
+
+
+def test_a_profile_of_version_1_is_read():
+    profile = Profile.model_validate({"draft": 6.0, "escape": 3, "weights": "half"})
+    assert (profile.draft_bias, profile.dtype) == (6.0, "float16")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from conftest import TEXT, make_llama, make_tokenizer, saved
 from univerb.applications.batch_jobs import BatchSettings, Group, run_batch
-from univerb.applications.batch_requests import BODIES, OPTIONS, UNSUPPORTED, read_lines
-from univerb.config import GenerationConfig
+from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
+from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.decoding.loop import generate
 from univerb.errors import DocumentError, ModelMissing, OptionError, UniverbError
 from univerb.modeling.dynamic import DynamicLM
@@ -312,7 +312,7 @@ json_values = st.recursive(
     max_leaves=6,
 )
 names = sorted(
-    {n for kind in BODIES.values() for n in kind.model_fields} | {*OPTIONS, *UNSUPPORTED}
+    {n for kind in BODIES.values() for n in kind.model_fields} | {*REQUEST_OPTIONS, *UNSUPPORTED}
 )
 
 

@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,9 +96,10 @@ def test_phrases_and_markers_are_coloured_in_a_terminal(ask, model, lease_file, 
     monkeypatch.setattr(cli_answer, "console", terminal)
     monkeypatch.setattr(cli_console, "console", terminal)
     ask(QUESTION, "--docs", lease_file, "--model", model, "--style", "inline", *ONLY_PHRASES)
-    # The first passage's colour: behind its phrases, and of its markers.
-    assert "48;2;143;211;232m" in screen.getvalue()
-    assert "38;2;143;211;232m[1]" in screen.getvalue()
+    # The first passage's colour: behind its phrases, and of its markers. rich keeps what it made of
+    # a style for the first console that showed it, which may have had 16 colours.
+    assert re.search(r"\x1b\[1;[\d;]*(48;2;143;211;232|106)m\w", screen.getvalue())
+    assert re.search(r"\x1b\[1;(38;2;143;211;232|96)m\[1\]", screen.getvalue())
 
 
 def test_a_shortened_passage_is_noted(ask, model, lease_file, tmp_path):

@@ -308,7 +308,7 @@ def test_foreign_token_ids_are_refused(lm):
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cut_from_the_left(lm):
     long = [5, 9] * 300
-    with pytest.raises(PromptError, match="set truncate to 'left'"):
+    with pytest.raises(PromptError, match="truncate='left'"):
         generate(lm, long)
     cut = generate(lm, long, truncate="left", max_tokens=1)
     assert cut.stats.prompt_tokens == 511

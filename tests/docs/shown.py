@@ -37,12 +37,9 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page, without commands of `make`, which would install."""
-    found = [Block(*match) for match in BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))]
-    return [
-        Block(block.language, block.code, block.output or None)
-        for block in found
-        if not block.code.startswith("make ")
-    ]
+    matches = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    every = [Block(language, code, output or None) for language, code, output in matches]
+    return [block for block in every if not block.code.startswith("make ")]
 
 
 def workplace() -> tempfile.TemporaryDirectory:
@@ -78,20 +75,24 @@ def matches(shown: str, printed: str) -> bool:
 
 def wrapped(printed: str) -> str:
     """Return an output as pages show it: seconds left out, long lines broken."""
-    lines = SECONDS.sub("; …", printed).rstrip().splitlines()
+    lines = [line.rstrip() for line in SECONDS.sub("; …", printed).rstrip().splitlines()]
     return "\n".join(
         line if len(line) <= WIDTH or "│" in line else textwrap.fill(line, WIDTH) for line in lines
     )
 
 
 def regenerate(page: str, folder: str) -> None:
-    """Run the blocks of a page that show an output, and write what they print."""
+    """Run the blocks of a page, and write what those print that show an output."""
+
+    def updated(match: re.Match[str]) -> str:
+        block = Block(match[1], match[2], match[3])
+        printed = "" if block.code.startswith("make ") else run(block, folder)
+        if block.output is None or matches(block.output, printed):
+            return match[0]
+        return f"```{block.language}\n{block.code}```\n\n```\n{wrapped(printed)}\n```\n"
+
     text = (ROOT / page).read_text(encoding="utf-8")
-    for block in blocks(page):
-        printed = run(block, folder)
-        if block.output is not None and not matches(block.output, printed):
-            text = text.replace(f"```\n{block.output}```\n", f"```\n{wrapped(printed)}\n```\n")
-    (ROOT / page).write_text(text, encoding="utf-8")
+    (ROOT / page).write_text(BLOCK.sub(updated, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Every command of the README is run, and every output that it shows compared."""
 
+import json
 import re
 
 import pytest
@@ -40,3 +41,17 @@ def test_make_targets_named_in_the_readme_exist():
 )
 def test_outputs_are_compared_without_line_breaks(shown, printed, same):
     assert matches(shown, printed) == same
+
+
+def test_every_figure_comes_from_the_committed_result():
+    """The table of costs, row by row, as docs/results/speed/systems.json has it."""
+    tables = json.loads((ROOT / "docs/results/speed/systems.json").read_text())["tables"]
+    times, work = ({row["system"]: row for row in table["rows"]} for table in tables.values())
+    lines = re.findall(r"^\| .+? \| (\d+) \| ([\d.]+)x \| .*\|$", README, flags=re.MULTILINE)
+    names = ("hf", "hf-prompt-lookup", "univerb-torch-verify", "univerb-torch-unfold")
+    expected = [(work[name]["steps"], times[name]["x hf"]["median"]) for name in names]
+    for name in ("univerb-torch-unfold-float16", "univerb-llamacpp-atomic"):
+        expected.append((work[name]["steps"], work[name]["decode x plain"]["median"]))
+    shown = [(float(passes), float(ratio)) for passes, ratio in lines]
+    assert shown == [(round(passes), round(ratio, 2)) for passes, ratio in expected]
+    assert work["univerb-torch-verify"]["same text"].startswith("hf 6/6")

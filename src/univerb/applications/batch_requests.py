@@ -21,7 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
-from univerb.config import GenerationConfig, Texts, check_names, describe
+from univerb.config import REQUEST_OPTIONS, GenerationConfig, Texts, check_names, describe
 from univerb.decoding.results import Generation
 from univerb.errors import DocumentError, OptionError, UniverbError, did_you_mean
 from univerb.phrase import Document
@@ -43,11 +43,6 @@ UNSUPPORTED: dict[str, Any] = {
 }
 """OpenAI's fields that are not supported, each with a value that asks for nothing."""
 
-OPTIONS = (
-    *("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "no_repeat_ngram_size"),
-    *("seed", "stop", "ban", "mode", "tolerance", "phrase_bias", "ignore_eos", "truncate"),
-)
-"""The fields of `GenerationConfig` that a request may set."""
 MAX_TOKENS_IN_CHATS = "max_completion_tokens"
 """OpenAI's name for max_tokens in chats by now."""
 
@@ -91,7 +86,7 @@ class Message(_Wire):
 
 
 class Body(_Wire):
-    """What every request may say besides `OPTIONS`."""
+    """What every request may say besides `REQUEST_OPTIONS`."""
 
     model: Name | None = None
     phrases: list[PhraseText] = Field(default=[], max_length=4096)
@@ -210,13 +205,13 @@ def parse(line: Line, model: str) -> tuple[CompletionBody | ChatBody, RequestOpt
     kind = BODIES[outside.url]
     asked = {name: field for name, field in outside.body.items() if not _asks_nothing(name, field)}
     chat_names = (MAX_TOKENS_IN_CHATS,) if kind is ChatBody else ()
-    allowed = dict.fromkeys((*kind.model_fields, *OPTIONS, *chat_names))
+    allowed = dict.fromkeys((*kind.model_fields, *REQUEST_OPTIONS, *chat_names))
     check_names(asked, allowed, "body has the unknown field {!r}.")
     # null is as good as not there.
     fields = {name: field for name, field in asked.items() if field is not None}
     if MAX_TOKENS_IN_CHATS in fields:
         fields.setdefault("max_tokens", fields.pop(MAX_TOKENS_IN_CHATS))
-    options = _options({name: fields.pop(name) for name in OPTIONS if name in fields})
+    options = _options({name: fields.pop(name) for name in REQUEST_OPTIONS if name in fields})
     body = _validated(kind, fields, "body.")
     if body.model not in (None, model):
         raise OptionError(

@@ -232,7 +232,10 @@ class LlamaCppLM(PhraseModel):
         # The file's own rows: what vectors depend on is what the fingerprint says.
         names = dict.fromkeys((INPUT, self.output_name))
         matrices = [torch.from_numpy(self.gguf.rows(name, slice(None))) for name in names]
-        layers = [torch.nn.Embedding.from_pretrained(matrix) for matrix in matrices]
+        layers = [
+            torch.nn.Embedding.from_pretrained(matrix)  # type: ignore[no-untyped-call]
+            for matrix in matrices
+        ]
         return encoder, Embeddings(layers[0], layers[-1])
 
     @cached_property
