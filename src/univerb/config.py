@@ -19,6 +19,14 @@ Growth = Callable[[DynamicVocabulary, int], None]
 """Called before each choice with the vocabulary and the number of base tokens written."""
 
 
+_OPTIONS_OF_VERSION_1 = {
+    "draft": "draft_bias",
+    "escape": "no_repeat_ngram_size, which works with and without phrases",
+    "reuse": "prefix_cache",
+    "weights": "dtype: 'float32' or 'float16'",
+}
+
+
 def _as_tuple(texts: object) -> object:
     if isinstance(texts, str):
         raise ValueError("it takes a list of texts, not one text: stop=['\\n']")
@@ -118,6 +126,8 @@ class GenerationConfig(Profile):
     faster, and right but for the last bits."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (checked by pydantic)
+        for old in _OPTIONS_OF_VERSION_1.keys() & options.keys():
+            raise OptionError(f"{old} of univerb 0.1 is now {_OPTIONS_OF_VERSION_1[old]}.")
         check_names(options, type(self).model_fields, "there is no option {!r}.")
         # None is as good as not given: a flag that was not typed, a field that is null.
         try:
