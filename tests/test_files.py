@@ -207,3 +207,27 @@ def test_rows_of_another_header_or_in_use_are_refused(tmp_path):
         with pytest.raises(OptionError, match="other options"):
             JsonLines(path, header)
     assert path.read_bytes() == before
+
+
+def test_a_folder_is_never_lost_between_the_two_renames(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "old").touch()
+    replace = os.replace
+
+    def interrupted(source, target):
+        if Path(target) == folder and (Path(source) / "new").exists():
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(folder, replace=True) as draft:
+        (draft / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder", "old"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    atomic_write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"

@@ -27,8 +27,9 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a path to write a file to; the file replaces `path` when the block ends.
 
-    It is on the disk by then. If the block raises, `path` stays as it was.
+    It is on the disk by then. If the block raises, `path` stays as it was. A link stays a link.
     """
+    path = path.resolve()
     draft = _draft_of(path)
     try:
         yield draft
@@ -62,6 +63,9 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             if not path.is_dir():
                 raise
     finally:
+        if previous.exists() and not path.exists():
+            # Interrupted between the two renames: the old folder is all that there is.
+            os.replace(previous, path)
         for leftover in (draft, previous):
             shutil.rmtree(leftover, ignore_errors=True)
     sync(path.parent)

@@ -79,3 +79,5 @@ def test_messages_name_flags_where_they_name_options():
     message = "lower max_tokens, or keep its end with truncate='left'; mode is 'x', a mode of old"
     expected = "lower --max-tokens, or keep its end with --truncate; --mode is 'x', a mode of old"
     assert flags_named(message, flags) == flags_named(expected, flags) == expected
+    path = "'docs/max_tokens.txt' does not exist. Check max_tokens.txt."
+    assert flags_named(path, flags) == path

@@ -22,7 +22,7 @@ from univerb.applications.batch_requests import (
     read_lines,
     refusal,
 )
-from univerb.applications.corpus_profile import profile_options, read_profile
+from univerb.applications.corpus_profile import calibrated, read_profile
 from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
 from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
@@ -250,7 +250,7 @@ def _prepare(
         query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
-        decoding = decoding.filled(profile_options(shared, lm.fingerprint(), decoding.mode))
+        decoding = calibrated(decoding, shared, lm)
     return _Request(line, body, prompt, decoding, phrases)
 
 

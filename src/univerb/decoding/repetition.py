@@ -7,7 +7,7 @@ cut before the token that would.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from univerb.vocabulary import DynamicVocabulary
@@ -40,8 +40,6 @@ class RepeatedPhrases:
         self._size = size
         self._ids: list[int] = []
         self._written: set[NGram] = set()
-        self._continuations: dict[NGram, set[NGram]] = defaultdict(set)
-        """For each beginning of an n-gram that was written, what completed it."""
         self._holding: dict[NGram, list[int]] = defaultdict(list)
         """The phrases that hold an n-gram, by their index."""
         self._beginning: dict[NGram, list[int]] = defaultdict(list)
@@ -66,12 +64,25 @@ class RepeatedPhrases:
             self._add_written(tuple(ids[end - self._size : end]))
         self._ids = list(ids)
         repeated = set(self._inside)
-        for count in range(1, self._size):
-            tail = tuple(ids[-count:])
-            for completion in self._continuations.get(tail, ()) if len(tail) == count else ():
-                repeated.update(self._beginning.get(completion, ()))
+        for completion in self._completions():
+            repeated.update(self._beginning.get(completion, ()))
         repeated.update(i for i in self._returning.get(ids[-1], ()) if self._repeats_itself(i))
         return repeated
+
+    def _completions(self) -> Iterator[NGram]:
+        """Yield what completes an n-gram that was written, after the last tokens."""
+        ids, last = self._ids, len(self._ids) - 1
+        index = ids.index(ids[last])
+        while index < last:
+            count = 0
+            while (
+                count < min(self._size - 1, index + 1) and ids[index - count] == ids[last - count]
+            ):
+                count += 1
+                completion = tuple(ids[index + 1 : index + 1 + self._size - count])
+                if len(completion) == self._size - count:
+                    yield completion
+            index = ids.index(ids[last], index + 1)
 
     def _repeats_itself(self, index: int) -> bool:
         """Whether a phrase repeats an n-gram that only its beginning completes."""
@@ -82,8 +93,6 @@ class RepeatedPhrases:
     def _add_written(self, ngram: NGram) -> None:
         self._written.add(ngram)
         self._inside.update(self._holding.get(ngram, ()))
-        for count in range(1, self._size):
-            self._continuations[ngram[:count]].add(ngram[count:])
 
     def _add_phrases(self) -> None:
         phrases = self._vocabulary.snapshot(since=self._known_phrases).phrases
