@@ -24,7 +24,10 @@ def method_named(name: str) -> Method:
     """
     method = _parsed(name)
     if method is None:
-        raise OptionError(f"no retrieval method is called {name!r}. {did_you_mean(name, _FORMS)}")
+        raise OptionError(
+            f"no retrieval method is called {name!r}. {did_you_mean(name, _FORMS)} A corpus that "
+            "univerb 0.1 built with other options is built again by: univerb index DOCS -o FOLDER"
+        )
     return method
 
 
