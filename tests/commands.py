@@ -28,7 +28,7 @@ def start(*arguments: object, **environment: str) -> subprocess.Popen[bytes]:
 
 def spawn(*arguments: object, stdin: bytes = b"", **environment: str) -> Ran:
     process = start(*arguments, **environment)
-    out, err = process.communicate(stdin, timeout=120)
+    out, err = process.communicate(stdin, timeout=900)
     return Ran(process.returncode, out.decode(), err.decode())
 
 

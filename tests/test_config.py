@@ -3,8 +3,9 @@
 import math
 
 import pytest
+from pydantic import ValidationError
 
-from univerb.config import GenerationConfig, GenerationOptions, Profile
+from univerb.config import GenerationConfig, GenerationOptions, Lora, Profile, describe
 from univerb.errors import OptionError
 
 
@@ -85,3 +86,10 @@ def test_a_profile_of_version_1_is_read():
 def test_an_option_of_version_1_answers_with_its_new_name(old):
     with pytest.raises(OptionError, match=f"{old} of univerb 0.1 is now"):
         GenerationConfig(**{old: 1})
+
+
+def test_a_limit_that_is_not_reached_is_said_to_be_so():
+    with pytest.raises(ValidationError) as raised:
+        Lora(dropout=1.5)
+    message = "dropout is 1.5; it must be a number of at least 0 and below 1."
+    assert describe(raised.value, Lora) == message

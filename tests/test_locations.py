@@ -64,7 +64,7 @@ def in_subprocess(code: str, **environment: str) -> list[str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=True,
     )
     return result.stdout.splitlines()

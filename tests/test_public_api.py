@@ -31,7 +31,7 @@ UNSAFE_MODULES = {
 
 def run(code: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True
     )
     return result.stdout
 

@@ -286,10 +286,13 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     if "Ge" in limits:
         is_whole = field and int in (field.annotation, *get_args(field.annotation))
         low, high = limits["Ge"].ge, limits.get("Le")
+        below = limits.get("Lt")
         style = "," if is_whole else ",g"
         extent = f"of at least {low:{style}}"
         if high:
             extent = f"between {low:{style}} and {high.le:{style}}"
+        elif below:
+            extent += f" and below {below.lt:{style}}"
         kind = "whole number" if is_whole else "number"
         return f"{prefix}{name} is {shown}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]

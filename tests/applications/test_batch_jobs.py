@@ -479,7 +479,7 @@ def test_ray_writes_the_same_bytes(tmp_path, model):
         [sys.executable, "-c", textwrap.dedent(script), source, tmp_path / "ray.jsonl", model],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
-        timeout=200,
+        timeout=900,
     )
     assert ran.returncode == 0, ran.stderr.decode()
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()

@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_asks_for_another_cache(cache, monkeypatch):
 
 
 def test_two_conversions_at_the_same_time_both_succeed(cache, monkeypatch):
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=900)
 
     def convert(gguf: Path, target: Path, progress: object) -> None:
         write_small(gguf, target, progress)

@@ -25,7 +25,7 @@ from univerb.training.snapshots import read_snapshot, snapshot_paths
 from univerb.training.trainer import Trainer, train
 
 # Generous: a start of torch and transformers takes long where other tests run beside it.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ALONE = Processes.single("cpu")
 KINDS = ["in-batch", "pre-batch", "prefixes", "self-retrieval", "generation"]

@@ -162,7 +162,9 @@ def _scorer(lm: DynamicLM, scorers: ScorerOptions, loading: dict[str, Any]) -> T
 def _facts(lm: DynamicLM) -> dict[str, str]:
     libraries = f"torch {torch.__version__}, transformers {transformers.__version__}"
     versions = f"univerb {__version__}, {libraries}"
-    return {"profile": plain(lm.profile.model_dump()), "versions": versions}
+    precision = str(lm.model.dtype).removeprefix("torch.")
+    profile = plain(lm.profile.model_dump())
+    return {"profile": profile, "precision": precision, "versions": versions}
 
 
 def _make(experiment: Experiment, name: str, resources: Resources) -> Iterator[Report]:
