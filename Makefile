@@ -14,7 +14,7 @@ LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz check $(CHECKS) speed docs clean
+.PHONY: help install demo test fuzz stress check $(CHECKS) speed docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ test: $(DEV) ## Run the tests
 fuzz: $(DEV) ## Run the property tests with new random cases
 	$(BIN)/univerb setup
 	HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m hypothesis $(ARGS)
+
+stress: $(DEV) ## Run the long tests: thousands of cases, random kills, fuzzing
+	$(BIN)/univerb setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m stress $(ARGS)
 
 check: $(DEV) ## Run every linter, also after one has failed
 	@$(MAKE) --no-print-directory --keep-going $(CHECKS)

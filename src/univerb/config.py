@@ -106,6 +106,10 @@ class GenerationConfig(Profile):
     """Texts that end the generation; they may fall inside a phrase and never show."""
     ban: Texts = ()
     """Phrases that contain one of these texts are never chosen."""
+    prefer: Texts = ()
+    """Texts to write once where the LM does not mind them much, in `unfold` and `atomic`."""
+    require: Texts = ()
+    """Texts to write in any case: where they fit best, at the latest at the end of the budget."""
     overshoot: Literal["allow", "forbid"] = "forbid"
     """Whether a last phrase may run over the budget."""
     segment: bool = False
@@ -201,6 +205,8 @@ class GenerationOptions(TypedDict, total=False):
     seed: int | None
     stop: list[str] | tuple[str, ...] | None
     ban: list[str] | tuple[str, ...] | None
+    prefer: list[str] | tuple[str, ...] | None
+    require: list[str] | tuple[str, ...] | None
     overshoot: Literal["allow", "forbid"] | None
     segment: bool | None
     ignore_eos: bool | None

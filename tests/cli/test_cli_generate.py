@@ -46,6 +46,15 @@ def test_several_documents_are_told_apart(run, tiny_folder, lease_file, tmp_path
     assert names == {"lease.txt", "other.md"}
 
 
+def test_what_is_asked_for_is_written_or_named(run, tiny_folder):
+    asked = ("--require", "good repair", "--prefer", "no such words at all", "--max-tokens", 30)
+    ran = run("generate", "The tenant", "--model", tiny_folder, *asked)
+    assert "good repair" in ran.out
+    assert "asked for, but not written: 'no such words at all'" in ran.err
+    data = run("generate", "The tenant", "--model", tiny_folder, *asked, "--json").json
+    assert data["missing_terms"] == ["no such words at all"]
+
+
 def test_without_phrases_the_plain_model_writes(run, tiny_folder):
     data = checked(run("generate", "The tenant", "--model", tiny_folder, "--json").json)
     assert data["stats"]["phrase_share"] == 0.0

@@ -1,5 +1,6 @@
 """Stop strings never show, wherever they fall; text is released as soon as it is certain."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,9 +24,10 @@ def first_stop(text, stop):
     return min((text.find(s) for s in stop if s in text), default=len(text))
 
 
-@settings(max_examples=1500)
-@given(letters, stops, st.lists(st.integers(0, 100), max_size=8))
-def test_the_text_ends_before_the_first_stop_string(text, stop, breaks):
+breaks = st.lists(st.integers(0, 100), max_size=8)
+
+
+def check_stop(text, stop, breaks):
     writer = Writer(TOKENIZER, stop)
     pieces = []
     written = []
@@ -46,7 +48,20 @@ def test_the_text_ends_before_the_first_stop_string(text, stop, breaks):
     assert writer.is_stopped == any(s in seen for s in stop)
 
 
-@given(letters, st.lists(st.integers(0, 100), max_size=8))
+@settings(max_examples=1500)
+@given(letters, stops, breaks)
+def test_the_text_ends_before_the_first_stop_string(text, stop, breaks):
+    check_stop(text, stop, breaks)
+
+
+@pytest.mark.stress
+@settings(max_examples=10_000)
+@given(letters, stops, breaks)
+def test_ten_thousand_texts_end_before_their_stop_strings(text, stop, breaks):
+    check_stop(text, stop, breaks)
+
+
+@given(letters, breaks)
 def test_without_stop_strings_whole_characters_are_released_at_once(text, breaks):
     writer = Writer(TOKENIZER, ())
     ids = TOKENIZER.encode(text).ids

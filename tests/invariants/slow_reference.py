@@ -71,3 +71,80 @@ def plain(lm, prompt, budget, **sampling):
         logits = bare_logits(lm, tokens).numpy()
         tokens.append(sampler.pick(sampler.filtered(logits, tokens)))
     return tokens[len(prompt) :]
+
+
+class Enumeration:
+    """All texts of `budget` tokens with their probabilities under sampling."""
+
+    def __init__(self, lm, prompt, vocabulary, budget, **options):
+        self.lm, self.prompt, self.vocabulary, self.budget = lm, prompt, vocabulary, budget
+        self.config = GenerationConfig(**options)
+        self.sampler = make_sampler(self.config)
+        self.lenience = 1 if self.config.mode == "verify" else 1 - self.config.tolerance
+        self.known = {}
+
+    def texts(self):
+        return (
+            self.atomic(tuple(self.prompt), ()) if self.config.mode == "atomic" else self.unfold(())
+        )
+
+    def shares(self, logits, seen):
+        return torch.softmax(torch.from_numpy(self.sampler.filtered(logits.numpy(), seen)), -1)
+
+    def own(self, written):
+        text = [*self.prompt, *written]
+        return self.shares(bare_logits(self.lm, text), text)
+
+    def ids(self, unit):
+        return self.vocabulary.phrase(unit).ids if unit >= self.lm.static_size else (unit,)
+
+    def choices(self, units, left, may_begin):
+        """Every unit that may follow, with its probability over V + P."""
+        with torch.no_grad():
+            scores = self.lm.forward(torch.tensor([units]), self.vocabulary)[0, -1].float()
+        for unit in range(self.lm.static_size, len(scores)):
+            scores[unit] += self.config.phrase_bias
+            if len(self.ids(unit)) > left or not may_begin(self.ids(unit)[0]):
+                scores[unit] = float("-inf")
+        return [(p, i) for i, p in enumerate(self.shares(scores, units).tolist()) if p]
+
+    def atomic(self, units, written):
+        if len(written) == self.budget:
+            return {written: 1.0}
+        choices = self.choices(units, self.budget - len(written), lambda token: True)
+        return mixed((p, self.atomic((*units, u), (*written, *self.ids(u)))) for p, u in choices)
+
+    def unfold(self, written):
+        if len(written) == self.budget:
+            return {written: 1.0}
+        if written not in self.known:
+            own, text = self.own(written), (*self.prompt, *written)
+            choices = self.choices(
+                text,
+                self.budget - len(written),
+                lambda t: self.lenience < 1 and own[t] >= self.lenience * own.max(),
+            )
+            self.known[written] = mixed((p, self.inside(written, self.ids(u))) for p, u in choices)
+        return self.known[written]
+
+    def inside(self, written, ids):
+        """The rest of a phrase is accepted with probability p / lenience, token by token."""
+        written, parts, reached = (*written, ids[0]), [], 1.0
+        for token in ids[1:]:
+            own = self.own(written)
+            accepted = min(1.0, float(own[token]) / self.lenience) if self.lenience else 1.0
+            for other in own.nonzero()[:, 0].tolist() if accepted < 1.0 else ():
+                share = 0.0 if other == token else float(own[other] / (1 - own[token]))
+                parts.append((reached * (1 - accepted) * share, self.unfold((*written, other))))
+            reached *= accepted
+            written = (*written, token)
+        return mixed([*parts, (reached, self.unfold(written))])
+
+
+def mixed(parts):
+    """Add up distributions, each with its weight."""
+    total = {}
+    for weight, texts in parts:
+        for text, p in texts.items():
+            total[text] = total.get(text, 0.0) + weight * p
+    return total

@@ -65,6 +65,8 @@ class RequestOptions(GenerationConfig):
     max_tokens: int = Field(default=128, ge=1, le=32768)
     stop: Annotated[Texts, AfterValidator(_few_and_short)] = ()
     ban: Annotated[Texts, AfterValidator(_few_and_short)] = ()
+    prefer: Annotated[Texts, AfterValidator(_few_and_short)] = ()
+    require: Annotated[Texts, AfterValidator(_few_and_short)] = ()
 
 
 class _Wire(BaseModel):
@@ -259,7 +261,12 @@ def answer(
             "completion_tokens": wrote,
             "total_tokens": read + wrote,
         },
-        "univerb": {"pieces": pieces, "stats": stats, "notes": list(notes)},
+        "univerb": {
+            "pieces": pieces,
+            "stats": stats,
+            "notes": list(notes),
+            "missing_terms": list(result.missing_terms),
+        },
     }
     return _row(line, 200, content)
 

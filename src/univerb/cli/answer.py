@@ -11,6 +11,7 @@ from univerb.cli.console import (
     console,
     errors,
     harmless,
+    note_missing_terms,
     note_untrained,
     print_json,
     print_text,
@@ -106,6 +107,7 @@ def answer(
     from univerb.applications.answer import answer as answer_from
 
     result = answer_from(lm, question, documents, **dict(options), **decoding.options())
+    note_missing_terms(result.generation)
     if html:
         _write_page(html, result)
     if as_json:

@@ -110,6 +110,13 @@ def note_untrained(lm: "PhraseModel") -> None:
         )
 
 
+def note_missing_terms(generation: "Generation") -> None:
+    """Say which of the texts that were asked for are not in the output."""
+    if generation.missing_terms:
+        terms = ", ".join(map(repr, generation.missing_terms))
+        errors.print(f"[yellow]note:[/] asked for, but not written: {escape(terms)}.")
+
+
 def show_warnings() -> None:
     """Print our warnings as notes instead of Python's two-line form."""
 

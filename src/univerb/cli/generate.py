@@ -11,6 +11,7 @@ from rich.text import Text
 from univerb.cli.console import (
     console,
     errors,
+    note_missing_terms,
     note_untrained,
     piece_text,
     pieces_text,
@@ -140,6 +141,7 @@ def generate(
         vocabulary = lm.vocabulary()
     is_streamed = output.stream and not output.as_json
     result = _run(lm, ids, vocabulary if corpus or items else None, growing, echo=is_streamed)
+    note_missing_terms(result)
     plain = _run(lm, ids, None, decoding) if output.compare else None
     if output.as_json:
         print_json(result.to_dict() | _beside(plain, selection))

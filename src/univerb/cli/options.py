@@ -25,7 +25,9 @@ DecodingFlags = Annotated[
     Flags(
         DECODING,
         without=("growth",),
-        panels=dict.fromkeys(EXPERT_OPTIONS, ADVANCED) | {"ban": PHRASES, "explain": OUTPUT},
+        panels=dict.fromkeys(EXPERT_OPTIONS, ADVANCED)
+        | dict.fromkeys(("ban", "prefer", "require"), PHRASES)
+        | {"explain": OUTPUT},
         names={"dtype": "kernel_dtype"},
     ),
 ]

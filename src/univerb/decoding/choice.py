@@ -1,8 +1,9 @@
 """The choice between an LM's tokens and phrases.
 
-`atomic` and `unfold` choose by one softmax over V + P. `unfold` first leaves out the phrases whose
-first token the LM would not accept, since that is known before anything is computed. At
-tolerance 0 no phrase is chosen, which leaves the LM's distribution as it is.
+`atomic` and `unfold` choose by one softmax over V + P, to which the filters of sampling apply.
+`unfold` first leaves out the phrases whose first token the LM would not accept, since that is known
+before anything is computed. At tolerance 0 no phrase is chosen, which leaves the LM's distribution
+as it is.
 """
 
 import math
@@ -60,19 +61,19 @@ def log_sum(scores: Floats) -> float:
     return highest + math.log(float(numpy.exp(shifted, out=shifted).sum()))
 
 
-def choose_atomic(
+def choose(
     logits: Floats,
     allowed: Floats,
     phrases: PhraseLogits | None,
     sampler: Sampler,
     seen: Sequence[int],
 ) -> Choice:
-    """Choose a unit by one softmax over V + P.
+    """Choose a unit by one softmax over V and some phrases.
 
     Args:
         logits: The LM's own (V,).
         allowed: The same, -inf for tokens that may not follow.
-        phrases: Those that may be chosen, or None.
+        phrases: Those that may be chosen, or None: in `unfold` as proposals.
         sampler: The sequence's.
         seen: Base tokens of prompt and output, and the ids of phrases that were written.
 
@@ -93,31 +94,22 @@ def accepted_tokens(filtered: Floats, tolerance: float) -> Ints:
     return numpy.flatnonzero(filtered >= filtered.max() + _log_ratio(tolerance))
 
 
-def choose_unfold(
-    logits: Floats, filtered: Floats, phrases: PhraseLogits | None, sampler: Sampler
-) -> Choice:
-    """Choose a token, or a phrase as a proposal.
+def accepts(filtered: Floats, token: int, tolerance: float, sampler: Sampler) -> bool:
+    """Tell whether the LM accepts a token of a chosen phrase; under sampling, by a draw.
 
-    Args:
-        logits: The LM's own (V,).
-        filtered: The same after the sampler's filters.
-        phrases: Those whose first token the LM accepts, or None.
-        sampler: The sequence's.
-
-    Returns:
-        The unit.
+    With lenience l = 1 - tolerance, as in speculative decoding (Leviathan et al., 2023, A.5) with
+    a draft that is sure of itself: greedily, if its probability is at least l times the best one's;
+    under sampling, with probability min(1, p / l).
     """
-    if phrases is None:
-        return Choice(sampler.pick(filtered), logits)
-    # Filters and penalties act on tokens; a phrase is a proposal that passes them by.
-    scaled = (phrases.logits / sampler.temperature).astype(numpy.float32)
-    picked = sampler.pick(numpy.concatenate([filtered, scaled]))
-    return Choice(_unit(picked, len(logits), phrases), logits, phrases)
-
-
-def accepts(filtered: Floats, token: int, tolerance: float) -> bool:
-    """Tell whether a token's probability is at least (1 - tolerance) times the best one's."""
-    return bool(filtered[token] >= filtered.max() + _log_ratio(tolerance))
+    if tolerance == 1.0:
+        return True
+    if sampler.is_greedy:
+        return bool(filtered[token] >= filtered.max() + _log_ratio(tolerance))
+    share = math.exp(float(filtered[token]) - log_sum(filtered)) / (1.0 - tolerance)
+    if share >= 1.0:
+        return True
+    with numpy.errstate(divide="ignore"):
+        return sampler.pick(numpy.log(numpy.array([share, 1.0 - share], numpy.float32))) == 0
 
 
 def _unit(column: int, size: int, phrases: PhraseLogits) -> int:

@@ -36,6 +36,8 @@ class Draft(NamedTuple):
     """Whether it came from prompt lookup."""
     names_phrases: bool = True
     """Whether what is kept of a draft may be phrases: not where none was likely."""
+    term: Phrase | None = None
+    """The text that was asked for, if it is one: it stands or falls as a whole."""
 
 
 class PromptLookup:

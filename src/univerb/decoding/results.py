@@ -130,6 +130,8 @@ class Generation:
     pieces: tuple[Piece, ...]
     finish_reason: FinishReason
     stats: Stats
+    missing_terms: tuple[str, ...] = ()
+    """The texts of `prefer` and `require` that were not written."""
 
     @property
     def phrases(self) -> list[Phrase]:
@@ -144,6 +146,7 @@ class Generation:
             "pieces": [piece.to_dict() for piece in self.pieces],
             "finish_reason": self.finish_reason,
             "stats": self.stats.to_dict(),
+            "missing_terms": list(self.missing_terms),
         }
 
     def __str__(self) -> str:

@@ -1,41 +1,25 @@
 """One sequence being written: chooses units, accepts or rejects drafts, knows when it is done."""
 
-import math
 import time
 from collections import abc
-from typing import NamedTuple
 
 import numpy
 
 from univerb.config import GenerationConfig
-from univerb.decoding.choice import (
-    Choice,
-    accepted_tokens,
-    accepts,
-    choose_atomic,
-    choose_unfold,
-)
+from univerb.decoding.choice import Choice
+from univerb.decoding.chooser import Chooser, State
 from univerb.decoding.drafter import Draft, Drafter
-from univerb.decoding.phrase_head import PhraseHead, PhraseLogits
-from univerb.decoding.repetition import repeated_tokens
+from univerb.decoding.phrase_head import PhraseHead
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
 from univerb.decoding.segmentation import segmented
+from univerb.decoding.terms import Terms
 from univerb.decoding.writer import Writer
-from univerb.engines.base import Engine, Floats, Output, PhraseRow, Row
+from univerb.engines.base import Engine, Output, PhraseRow, Row
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
-
-
-class _State(NamedTuple):
-    """The LM after the last row."""
-
-    hidden: Floats
-    """(d,)"""
-    logits: Floats
-    """(V,)"""
 
 
 class Sequence:
@@ -60,13 +44,17 @@ class Sequence:
         self._is_atomic = config.mode == "atomic"
         self._engine = engine
         self._eos_ids = frozenset() if config.ignore_eos else lm.eos_ids
-        self._sampler = engine.sampler(config)
         self._head: PhraseHead | None = None
         self._drafter: Drafter | None = None
         if vocabulary is not None:
             weights = engine.phrase_weights()
             self._head = PhraseHead(lm, weights, vocabulary, config, self._eos_ids)
             self._drafter = Drafter(vocabulary, engine.draft_rows, config.draft_bias > 0.0)
+        self._chooser = Chooser(config, engine.sampler(config), self._head)
+        self._terms: Terms | None = None
+        if config.prefer or config.require:
+            room = min(config.max_tokens, lm.context_size - len(prompt))
+            self._terms = Terms(config, lm.tokenizer, vocabulary, room)
         self._writer = Writer(lm.tokenizer, config.stop)
         self._prompt = prompt
         self._base_ids = list(prompt)
@@ -76,7 +64,7 @@ class Sequence:
         self._produced = 0
         self._context_left = lm.context_size - len(prompt)
         self._released: list[Piece] = []
-        self._state: _State | None = None
+        self._state: State | None = None
         self._chosen: Choice | None = None
         """A choice that was drawn where a draft was rejected, but not yet carried out."""
         self._draft: Draft | None = None
@@ -109,7 +97,7 @@ class Sequence:
 
     def start(self, output: Output) -> None:
         """Take the prefill's output."""
-        self._state = _State(output.hidden[-1], output.logits[-1])
+        self._state = State(output.hidden[-1], output.logits[-1])
 
     def draft(self, batch_size: int = 1) -> abc.Sequence[Row]:
         """Choose what comes next.
@@ -125,6 +113,9 @@ class Sequence:
             return rows
         assert self._state is not None
         self._grow()
+        if term := self._fitting_term():
+            self._draft = Draft(term.ids, None, (), term=term)
+            return term.ids
         if self._chosen is None or self._is_masked(self._chosen.unit):
             self._chosen = self._choose(self._state, self._base_ids, ahead=0)
         choice, self._chosen = self._chosen, None
@@ -147,13 +138,23 @@ class Sequence:
         self.stats.rows += rows
         rejected = 0
         if self._draft is None:
-            self._state = _State(output.hidden[-1], output.logits[-1])
+            self._state = State(output.hidden[-1], output.logits[-1])
+        elif self._draft.term:
+            rejected = self._accept_term(self._draft.term, output)
         else:
             rejected = self._accept_draft(self._draft, output)
         self._context_left -= rows - rejected
         if self._context_left <= 0 and not self.finish_reason:
             self._finish("length")
         return rejected
+
+    @property
+    def missing_terms(self) -> tuple[str, ...]:
+        """The texts that were asked for and are not written."""
+        if self._terms is None:
+            return ()
+        self._terms.update(self._base_ids[len(self._prompt) :])
+        return self._terms.missing
 
     def release(self) -> list[Piece]:
         """Return the pieces that have become certain since the last call."""
@@ -175,50 +176,24 @@ class Sequence:
 
     def _max_length(self, ahead: int = 0) -> int:
         """Return how long a phrase may be, in base tokens, after `ahead` more."""
+        reserved = self._terms.reserved if self._terms else 0
         left = self._context_left - ahead
-        if self._config.overshoot == "allow":
+        if self._config.overshoot == "allow" and not reserved:
             return left
-        return min(left, self._config.max_tokens - self._produced - ahead)
+        return min(left, self._config.max_tokens - self._produced - ahead) - reserved
 
-    def _choose(self, state: _State, ids: list[int], ahead: int) -> Choice:
-        """Choose a unit after some base tokens, `ahead` of which are drafted."""
-        max_length = self._max_length(ahead)
-        allowed, repeated = self._allowed(state.logits, ids)
-        if not self._is_atomic:
-            filtered = self._sampler.filtered(allowed, ids)
-            phrases = self._accepted_phrases(state.hidden, filtered, max_length)
-            if phrases is not None and repeated:
-                phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(repeated)))
-            return choose_unfold(state.logits, filtered, phrases, self._sampler)
-        phrases = None
-        if self._head is not None:
-            phrases = self._head.logits(state.hidden, state.logits, max_length)
-            phrases = self._head.without_repeats(phrases, ids)
-        seen = [*ids, *self._unit_ids]
-        return choose_atomic(state.logits, allowed, phrases, self._sampler, seen)
-
-    def _allowed(self, logits: Floats, ids: list[int]) -> tuple[Floats, set[int]]:
-        """Mask the tokens that would repeat an n-gram; returns them, too."""
-        size = self._config.no_repeat_ngram_size
-        repeated = repeated_tokens(ids, size) if size else set()
-        if repeated:
-            logits = logits.copy()
-            logits[list(repeated)] = -numpy.inf
-        return logits, repeated
-
-    def _accepted_phrases(
-        self, hidden: Floats, filtered: Floats, max_length: int
-    ) -> PhraseLogits | None:
-        """Score the phrases whose first token the LM accepts."""
-        tolerance = self._config.tolerance
-        if self._head is None or tolerance == 0.0:
+    def _fitting_term(self) -> Phrase | None:
+        """Return a text that was asked for and may fit here."""
+        if self._terms is None:
             return None
-        if tolerance == 1.0:
-            return self._head.logits(hidden, filtered, max_length)
-        tokens = accepted_tokens(filtered, tolerance)
-        phrases = self._head.logits_by_first_token(tokens, hidden, max_length)
-        # Phrases that cannot be chosen must not even lengthen the draw.
-        return phrases and phrases.where(phrases.logits > -math.inf)
+        assert self._state is not None
+        self._terms.update(self._base_ids[len(self._prompt) :])
+        self._chooser.masked_tokens = self._eos_ids if self._terms.reserved else frozenset()
+        return self._terms.fitting(self._state.logits, self._produced)
+
+    def _choose(self, state: State, ids: list[int], ahead: int) -> Choice:
+        """Choose a unit after some base tokens, `ahead` of which are drafted."""
+        return self._chooser.choose(state, ids, self._unit_ids, self._max_length(ahead))
 
     def _is_masked(self, unit: int) -> bool:
         """Whether a phrase was taken out of the vocabulary after it was chosen."""
@@ -226,7 +201,7 @@ class Sequence:
         return self._head is not None and index >= 0 and self._head.is_masked(index)
 
     def _draft_after(
-        self, token: int, state: _State, candidates: tuple[Candidate, ...], batch_size: int
+        self, token: int, state: State, candidates: tuple[Candidate, ...], batch_size: int
     ) -> Draft | None:
         """Draft how the text may go on from a chosen token."""
         drafter = self._drafter
@@ -246,7 +221,7 @@ class Sequence:
             return None
         return Draft([token, *ids], None, candidates, is_lookup, phrase is not None)
 
-    def _likely_phrase(self, token: int, state: _State, max_length: int) -> Phrase | None:
+    def _likely_phrase(self, token: int, state: State, max_length: int) -> Phrase | None:
         """Return the phrase that is likeliest to go on from a chosen token, if likely enough."""
         assert self._head is not None
         phrases = self._head.logits_by_first_token(numpy.array([token]), state.hidden, max_length)
@@ -274,6 +249,20 @@ class Sequence:
         vector = self._head.input(unit - self._lm.static_size)
         return [] if self.finish_reason else [PhraseRow(vector, len(phrase))]
 
+    def _accept_term(self, term: Phrase, output: Output) -> int:
+        """Write a text that was asked for if it fits; returns the number of rows to rewind."""
+        assert self._state is not None and self._terms is not None
+        self._draft = None
+        before = [self._state.logits, *output.logits[:-1]]
+        if not self._terms.accepts(term, before, self._produced):
+            return len(term)
+        logprobs = [Choice(*pair).logprob for pair in zip(term.ids, before, strict=True)]
+        self._chosen = None
+        self._state = State(output.hidden[-1], output.logits[-1])
+        # One token alone is no phrase.
+        self._emit(term.ids, sum(logprobs), term if len(term) > 1 else None, ())
+        return 0
+
     def _accept_draft(self, draft: Draft, output: Output) -> int:
         """Keep the part of a draft that is accepted; returns the number of rows to rewind."""
         assert self._state is not None
@@ -283,14 +272,14 @@ class Sequence:
         if draft.unit is None:
             count = self._confirmed(ids, output)
         else:
-            count, own_token = self._accepted(ids, output)
+            count, own_token = self._chooser.accepted(ids, self._base_ids, output.logits)
         before = [self._state.logits, *output.logits[: count - 1]]
         logprobs = [Choice(*pair).logprob for pair in zip(ids, before, strict=False)]
         self._draft = None
         if draft.is_lookup:
             assert self._drafter is not None
             self._drafter.prompt_lookup.update(accepted=count)
-        self._state = _State(output.hidden[count - 1], output.logits[count - 1])
+        self._state = State(output.hidden[count - 1], output.logits[count - 1])
         self._emit_accepted(draft, count, logprobs)
         if own_token is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
@@ -321,33 +310,17 @@ class Sequence:
                 break
         vocabulary.tick(used)
 
-    def _accepted(self, ids: abc.Sequence[int], output: Output) -> tuple[int, int | None]:
-        """Count the tokens of a phrase that the LM accepts; its own token follows after a cut."""
-        for count in range(1, len(ids)):
-            written = [*self._base_ids, *ids[:count]]
-            allowed, repeated = self._allowed(output.logits[count - 1], written)
-            filtered = self._sampler.filtered(allowed, written)
-            token = ids[count]
-            if token in repeated or not accepts(filtered, token, self._config.tolerance):
-                own_token = self._sampler.pick(filtered)
-                # A draw may be the very token that was not likely enough to be kept unseen.
-                if own_token != token:
-                    return count, own_token
-        return len(ids), None
-
     def _confirmed(self, ids: abc.Sequence[int], output: Output) -> int:
         """Count the tokens that would have been chosen without the draft.
 
         The first choice that is another is kept for the next pass: it was drawn already.
         """
         for count in range(1, len(ids)):
-            state = _State(output.hidden[count - 1], output.logits[count - 1])
+            state = State(output.hidden[count - 1], output.logits[count - 1])
             written = [*self._base_ids, *ids[:count]]
-            if self._sampler.is_greedy:
-                allowed, _ = self._allowed(state.logits, written)
-                if int(self._sampler.filtered(allowed, written).argmax()) != ids[count]:
-                    # Whatever is chosen, it is not this token: nothing was drawn, choose it later.
-                    return count
+            if not self._chooser.may_choose(ids[count], state.logits, written):
+                # Whatever is chosen, it is not this token: nothing was drawn, choose it later.
+                return count
             choice = self._choose(state, written, ahead=count)
             if choice.unit != ids[count]:
                 self._chosen = choice

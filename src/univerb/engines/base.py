@@ -108,8 +108,6 @@ class Sampler(ABC):
     """Applied one after the other; empty if `filtered` changes nothing."""
     is_greedy: bool
     """Whether it picks without drawing."""
-    temperature: float
-    """What the filters divide logits by, for scores that do not go through them."""
 
     @abstractmethod
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:

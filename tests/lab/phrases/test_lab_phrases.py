@@ -13,7 +13,7 @@ from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder,
 from univerb.config import GenerationConfig, Profile
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
-from univerb.decoding.choice import accepted_tokens, accepts, choose_unfold
+from univerb.decoding.choice import accepted_tokens, accepts, choose
 from univerb.decoding.loop import generate
 from univerb.decoding.phrase_head import PhraseLogits
 from univerb.engines.torch.sampling import make_sampler
@@ -174,7 +174,7 @@ class TestTrueText:
 def chosen(logits, scores, first, tolerance, sampler):
     is_accepted = numpy.isin(first, accepted_tokens(logits, tolerance))
     phrases = PhraseLogits(numpy.arange(len(scores)), first, scores).where(is_accepted)
-    return choose_unfold(logits, logits, phrases, sampler)
+    return choose(logits, logits, phrases, sampler, ())
 
 
 def slow_firing(lm, halves, reading, scored, tolerance, bias):
@@ -198,7 +198,7 @@ def slow_firing(lm, halves, reading, scored, tolerance, bias):
         kept = 1
         while kept < len(key):
             now = after(lm, [*text, *key[:kept]])
-            if not accepts(now.numpy(), key[kept], tolerance):
+            if not accepts(now.numpy(), key[kept], tolerance, greedy):
                 break
             kept += 1
         own = []

@@ -41,7 +41,7 @@ def make_sampler(config: GenerationConfig) -> NumpySampler:
     if penalty != 1.0:
         filters.append(lambda logits, seen: _penalised(logits, seen, penalty))
     if temperature == 0.0:
-        return NumpySampler(filters, True, 1.0, None)
+        return NumpySampler(filters, True, None)
     if temperature != 1.0:
         filters.append(lambda logits, seen: logits / numpy.float32(temperature))
     if config.top_k:
@@ -49,7 +49,7 @@ def make_sampler(config: GenerationConfig) -> NumpySampler:
     if config.top_p < 1.0:
         filters.append(lambda logits, seen: _top_p(logits, config.top_p))
     generator = numpy.random.default_rng(config.seed)
-    return NumpySampler(filters, False, temperature, generator)
+    return NumpySampler(filters, False, generator)
 
 
 def _penalised(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:

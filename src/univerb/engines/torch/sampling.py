@@ -57,7 +57,7 @@ def make_sampler(config: GenerationConfig, device: torch.device | str = "cpu") -
     if config.repetition_penalty != 1.0:
         filters.append(RepetitionPenaltyLogitsProcessor(penalty=config.repetition_penalty))
     if config.temperature == 0.0:
-        return TorchSampler(filters, True, 1.0, None, torch_device)
+        return TorchSampler(filters, True, None, torch_device)
     if config.temperature != 1.0:
         filters.append(TemperatureLogitsWarper(config.temperature))
     if config.top_k:
@@ -65,4 +65,4 @@ def make_sampler(config: GenerationConfig, device: torch.device | str = "cpu") -
     if config.top_p < 1.0:
         filters.append(TopPLogitsWarper(top_p=config.top_p))
     generator = torch.Generator(device=torch_device).manual_seed(config.seed)
-    return TorchSampler(filters, False, config.temperature, generator, torch_device)
+    return TorchSampler(filters, False, generator, torch_device)

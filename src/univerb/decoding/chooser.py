@@ -1,0 +1,117 @@
+"""How one sequence chooses: repetition control, filters, and what the LM accepts of a phrase."""
+
+import math
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import numpy
+
+from univerb.config import GenerationConfig
+from univerb.decoding.choice import Choice, accepted_tokens, accepts, choose
+from univerb.decoding.phrase_head import PhraseHead, PhraseLogits
+from univerb.decoding.repetition import repeated_tokens
+from univerb.engines.base import Floats, Sampler
+
+
+class State(NamedTuple):
+    """The LM after the last row."""
+
+    hidden: Floats
+    """(d,)"""
+    logits: Floats
+    """(V,)"""
+
+
+class Chooser:
+    """Chooses the units of one sequence.
+
+    Args:
+        config: The options of the generation.
+        sampler: Holds the sequence's random state.
+        head: Scores its phrases; None without a vocabulary.
+    """
+
+    def __init__(self, config: GenerationConfig, sampler: Sampler, head: PhraseHead | None) -> None:
+        self._sampler = sampler
+        self._head = head
+        self._is_atomic = config.mode == "atomic"
+        self._tolerance = config.tolerance
+        self._no_repeat = config.no_repeat_ngram_size
+        self.masked_tokens: frozenset[int] = frozenset()
+        """Tokens that may not follow for now."""
+
+    def choose(self, state: State, ids: list[int], units: Sequence[int], max_length: int) -> Choice:
+        """Choose the unit that follows some base tokens.
+
+        Args:
+            state: The LM's, after the tokens.
+            ids: Base tokens of prompt and output.
+            units: The ids of phrases that were written as one vector.
+            max_length: Leave out phrases with more tokens than this.
+
+        Returns:
+            The choice.
+        """
+        allowed, masked = self._allowed(state.logits, ids)
+        if self._is_atomic and self._head is not None:
+            phrases = self._head.logits(state.hidden, state.logits, max_length)
+            phrases = self._head.without_repeats(phrases, ids)
+        else:
+            phrases = self._accepted_phrases(state.hidden, allowed, ids, max_length)
+            if phrases is not None and masked:
+                phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
+        return choose(state.logits, allowed, phrases, self._sampler, [*ids, *units])
+
+    def may_choose(self, token: int, logits: Floats, ids: list[int]) -> bool:
+        """Tell at no cost whether a token may be chosen: a greedy choice has only one."""
+        if not self._sampler.is_greedy:
+            return True
+        allowed, _ = self._allowed(logits, ids)
+        return int(self._sampler.filtered(allowed, ids).argmax()) == token
+
+    def accepted(
+        self, phrase: Sequence[int], before: list[int], logits: Floats
+    ) -> tuple[int, int | None]:
+        """Count the tokens of a chosen phrase that the LM accepts.
+
+        Args:
+            phrase: The phrase's tokens; the first was accepted before the choice.
+            before: Base tokens of prompt and output before them.
+            logits: The LM's after each of them (n, V).
+
+        Returns:
+            The number, and the LM's own token that follows where the phrase is cut.
+        """
+        for count in range(1, len(phrase)):
+            token, written = phrase[count], [*before, *phrase[:count]]
+            allowed, masked = self._allowed(logits[count - 1], written)
+            filtered = self._sampler.filtered(allowed, written)
+            if token in masked or not accepts(filtered, token, self._tolerance, self._sampler):
+                others = filtered.copy()
+                others[token] = -numpy.inf
+                return count, self._sampler.pick(others)
+        return len(phrase), None
+
+    def _allowed(self, logits: Floats, ids: list[int]) -> tuple[Floats, Set[int]]:
+        """Mask the tokens that would repeat an n-gram and others; returns them, too."""
+        masked: Set[int] = self.masked_tokens
+        if self._no_repeat:
+            masked = masked | repeated_tokens(ids, self._no_repeat)
+        if masked:
+            logits = logits.copy()
+            logits[list(masked)] = -numpy.inf
+        return logits, masked
+
+    def _accepted_phrases(
+        self, hidden: Floats, allowed: Floats, ids: list[int], max_length: int
+    ) -> PhraseLogits | None:
+        """Score the phrases whose first token the LM accepts."""
+        if self._head is None or self._tolerance == 0.0:
+            return None
+        filtered = self._sampler.filtered(allowed, ids)
+        if self._tolerance == 1.0:
+            return self._head.logits(hidden, filtered, max_length)
+        tokens = accepted_tokens(filtered, self._tolerance)
+        phrases = self._head.logits_by_first_token(tokens, hidden, max_length)
+        # Phrases that cannot be chosen must not even lengthen the draw.
+        return phrases and phrases.where(phrases.logits > -math.inf)
