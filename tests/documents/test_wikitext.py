@@ -14,7 +14,8 @@ from univerb.documents.wikitext import (
 )
 
 FILE = """ \n = Du Fu = \n \n Du Fu was a <unk> poet .
- The line = \n = 1 henry and C = \n ends there . \n \n = = Life = = \n \n He wrote 1 @,@ 500 well @-@ known poems .
+ The line = \n = 1 henry and C = \n ends there . \n \n = = Life = = \n
+ He wrote 1 @,@ 500 well @-@ known poems .
  \n = Kiss You = \n \n " Kiss You " is a song . \n"""
 
 

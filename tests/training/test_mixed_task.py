@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tokenizers
 import torch
+from tiny_world import make_world, write_config
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoModel, GPT2Config
 
@@ -14,13 +15,15 @@ from univerb.config import EncoderConfig
 from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
+from univerb.modeling.backbones import load_backbone
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder, plan
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
+from univerb.training import task_factory
 from univerb.training.batch_loader import BatchLoader
-from univerb.training.config import TrainingConfig
+from univerb.training.config import TrainingConfig, read_config
 from univerb.training.mixed_batch import Pool
 from univerb.training.mixed_task import MixedTask
 from univerb.training.pool_encoding import encode_pool, pool_bias
@@ -375,6 +378,54 @@ def assert_same_logits(one, other):
         vocabulary = lm.vocabulary([" the tenant shall", " quiet enjoyment"])
         results.append(lm.forward(torch.tensor([[5, 6, lm.static_size, 7]]), vocabulary))
     torch.testing.assert_close(*results, atol=2e-3, rtol=1e-3)
+
+
+def written_phrases(monkeypatch, tmp_path, **sections) -> tuple[list, list]:
+    """Make the task of a run on disk; returns its models' names and the generated negatives."""
+    world = make_world(tmp_path)
+    monkeypatch.chdir(world)
+    kinds = ["in-batch", "generation"]
+    write_config(world, "run", regime="lora", negatives={"kinds": kinds}, **sections)
+    task = task_factory.make_task(read_config(world / "run.yaml"), ONE)
+    batch = task._loader.load(task._passages, range(4))
+    golds = batch.pool.keys[: batch.pool.golds]
+    return golds, batch.pool.keys[batch.pool.golds :]
+
+
+def continued(model, ids, count):
+    """Continue ids greedily, as plainly as can be."""
+    for _ in range(count):
+        ids = [*ids, int(model(torch.tensor([ids])).logits[0, -1].argmax())]
+    return ids
+
+
+@torch.no_grad()
+def test_generated_negatives_are_those_of_the_model_that_the_encoder_began_as(
+    monkeypatch, tmp_path
+):
+    """GPT-2 in the paper, also where the LM is TinyLlama: through the text of the phrase."""
+    golds, extensions = written_phrases(monkeypatch, tmp_path, encoder_from="foreign")
+    foreign, hf = load_backbone("foreign")
+    other, own = Tokenizer(hf.backend_tokenizer), tiny_lm().tokenizer
+    allowed = set()
+    for gold, text in zip(golds, own.decode_all(golds), strict=True):
+        prompt = other.encode(text).ids
+        written = continued(foreign, prompt, 2)[len(prompt) :]
+        # At most as many of the LM's tokens, from the first ones of the other LM.
+        whole = [own.encode(text + other.decode(written[:size])).ids for size in (1, 2)]
+        allowed |= {tuple(ids[: len(gold) + n]) for ids in whole for n in (1, 2)}
+    assert extensions and set(extensions) <= allowed
+    assert len({key[:-1] for key in extensions} & set(golds)) > 3
+
+
+@torch.no_grad()
+def test_generated_negatives_of_a_model_with_the_lms_tokenizer_are_its_own_ids(
+    monkeypatch, tmp_path
+):
+    golds, extensions = written_phrases(monkeypatch, tmp_path, encoder_from="gpt2")
+    gpt2, _ = load_backbone("gpt2")
+    expected = {tuple(continued(gpt2, gold, n)) for gold in golds for n in (1, 2)}
+    assert extensions and set(extensions) <= expected
 
 
 def test_settings_that_cannot_work():

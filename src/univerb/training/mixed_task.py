@@ -27,7 +27,7 @@ from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig
 from univerb.training.losses import Expanded, LossSum, kl_loss, phrase_loss, token_loss
 from univerb.training.mixed_batch import MixedBatch, PoolEntry, true_continuations
-from univerb.training.negatives import PreBatch, before_training
+from univerb.training.negatives import Generator, PreBatch, before_training
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
 from univerb.training.samples import Key
@@ -48,7 +48,8 @@ class MixedTask:
     A batch and its pool are the same for any number of processes. Each process encodes its share
     of the pool, reads its share of the passages, and divides by the counts of the whole batch.
     Dropout alone depends on the number of processes: each draws masks for its own share. The LM and
-    its encoder are trained in place.
+    its encoder are trained in place. Generated negatives are those of `generator`, by default of
+    the LM as it was before training.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class MixedTask:
         lm: DynamicLM,
         documents: Sequence[Document],
         validation: Sequence[Document] = (),
+        generator: Generator | None = None,
     ) -> None:
         if config.run.batch < processes.size:
             raise OptionError(
@@ -75,18 +77,22 @@ class MixedTask:
         self._adapted: PeftModel | None = None
         self._original: PreTrainedModel | None = None
         """The LM before training, where no adapter can be switched off to get it."""
-        self._make_trainable()
-        self._loader = BatchLoader(config, lm, documents, self._adapted or self._original)
+        self._make_trainable(needs_original=generator is None)
+        original = self._adapted or self._original
+        if generator is None and original is not None:
+            generator = Generator(original, lm.tokenizer)
+        self._loader = BatchLoader(config, lm, documents, generator)
         if isinstance(lm.encoder.heads, SplitHeads) and not lm.is_trained:
             self._fit_heads(lm.encoder.heads)
 
-    def _make_trainable(self) -> None:
+    def _make_trainable(self, needs_original: bool) -> None:
         config, lm = self._config, self._lm
         lm.encoder.requires_grad_(config.regime == "full" or config.lora.encoder)
         if config.regime == "lora":
             self._adapted = attach(lm.model, config.lora)
             return
-        if "generation" in config.negatives.kinds or config.losses.teacher == "bare":
+        generates = needs_original and "generation" in config.negatives.kinds
+        if generates or config.losses.teacher == "bare":
             self._original = copy.deepcopy(lm.model).eval().requires_grad_(False)
         lm.model.requires_grad_(True)
 
