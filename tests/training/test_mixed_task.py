@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -16,6 +17,7 @@ from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
 from univerb.modeling.backbones import load_backbone
+from univerb.modeling.card import read_card
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder, plan
 from univerb.modeling.heads import SplitHeads
@@ -353,6 +355,33 @@ def test_full_exports_a_pair_that_loads(tmp_path):
     assert loaded.profile.mode == "atomic"
     lm.model.eval(), lm.encoder.eval()
     assert_same_logits(loaded, lm)
+
+
+@pytest.mark.parametrize(
+    ("source", "run", "name"),
+    [
+        ("org/gpt2", "wiki", "gpt2-wiki"),
+        ("gpt2", "gpt2-wikitext103", "gpt2-wikitext103"),
+        ("here/my model", "x", "my model-x"),
+        ("", "x", "llama-x"),
+    ],
+)
+def test_a_trained_lm_has_a_name_of_its_own_and_says_what_it_was(tmp_path, source, run, name):
+    lm = tiny_lm()
+    lm.model.name_or_path = source
+    folder = tmp_path / run / "encoder"
+    make_task(lm).export(folder, 3)
+    card = read_card(folder).backbone
+    assert (card.name, card.trained_from) == (name, source or "llama")
+    loaded = DynamicLM.from_pretrained(str(folder))
+    assert Path(loaded.model.name_or_path) == folder.resolve() / name
+    assert repr(loaded) == f"DynamicLM({name!r}, trained from {source or 'llama'!r})"
+    # It is not lost when the pair is saved again, and not claimed of another backbone.
+    loaded.save_pretrained(tmp_path / "again")
+    assert read_card(tmp_path / "again").backbone.trained_from == card.trained_from
+    other = DynamicLM.from_pretrained(str(folder), backbone=loaded.model.name_or_path)
+    assert other.trained_from is None
+    assert repr(other) == f"DynamicLM({name!r})"
 
 
 def test_lora_exports_an_encoder_and_an_adapter(tmp_path):

@@ -7,7 +7,7 @@ is here: docs/method.md, Losses.
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from univerb.config import Profile
 from univerb.errors import OptionError
 from univerb.modeling.adapter import attach, save_adapter
-from univerb.modeling.card import ADAPTER, BACKBONE
+from univerb.modeling.card import ADAPTER
 from univerb.modeling.checkpoint import describe, write_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
@@ -167,9 +167,11 @@ class MixedTask:
         if self._adapted is not None:
             save_adapter(self._adapted, folder / ADAPTER)
         else:
-            lm.model.save_pretrained(folder / BACKBONE)
-            lm.hf_tokenizer.save_pretrained(folder / BACKBONE)
-            description = description.model_copy(update={"name": BACKBONE})
+            name = _trained_name(description.name, folder.resolve().parent.name)
+            lm.model.save_pretrained(folder / name)
+            lm.hf_tokenizer.save_pretrained(folder / name)
+            names = {"name": name, "trained_from": description.name}
+            description = description.model_copy(update=names)
         # The encoder is the same; only its description changes.
         encoder = copy.copy(lm.encoder)
         steps = self._trained_before + step
@@ -291,3 +293,9 @@ def _metric_sums(sums: LossSums) -> dict[str, float]:
     if phrase := sums.get("phrase"):
         metrics |= {"phrase_accuracy": phrase.right, "over_firing": phrase.fired}
     return metrics
+
+
+def _trained_name(source: str, run: str) -> str:
+    """Return the name of what a run made of an LM, such as gpt2-wiki."""
+    source = PurePath(source).name
+    return run if run.startswith(source) else f"{source}-{run}"

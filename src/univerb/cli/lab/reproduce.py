@@ -153,10 +153,13 @@ def _names(typed: list[str], *, has_ablation: bool) -> list[str]:
 
 
 def _scorer(lm: DynamicLM, scorers: ScorerOptions, loading: dict[str, Any]) -> TextScorer:
-    if not scorers.scorer and not scorers.scorer_dtype and lm.adapter is None:
+    # A model that was trained would score itself.
+    is_original = lm.adapter is None and lm.trained_from is None
+    if not scorers.scorer and not scorers.scorer_dtype and is_original:
         return TextScorer.of(lm)
     dtype = scorers.scorer_dtype or str(lm.model.dtype).removeprefix("torch.")
-    return load_scorer(scorers.scorer or lm.model.name_or_path, dtype=dtype, **loading)
+    name = scorers.scorer or lm.trained_from or lm.model.name_or_path
+    return load_scorer(name, dtype=dtype, **loading)
 
 
 def _facts(lm: DynamicLM) -> dict[str, str]:
