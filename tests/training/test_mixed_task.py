@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
@@ -28,6 +29,7 @@ from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig, read_config
 from univerb.training.mixed_batch import Pool
 from univerb.training.mixed_task import MixedTask
+from univerb.training.negatives import GreedyContinuations
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
 from univerb.training.training_passages import Passages
@@ -455,6 +457,68 @@ def test_generated_negatives_of_a_model_with_the_lms_tokenizer_are_its_own_ids(
     gpt2, _ = load_backbone("gpt2")
     expected = {tuple(continued(gpt2, gold, n)) for gold in golds for n in (1, 2)}
     assert extensions and set(extensions) <= expected
+
+
+@pytest.mark.parametrize("regime", ["full", "lora"])
+@pytest.mark.parametrize("kind", ["llama-split", "gpt2-tied", "corrected", "foreign-tied"])
+def test_every_tensor_of_a_loss_is_made_on_the_models_device(kind, regime):
+    """Tensors without a device are made on one that has no data, and would spoil the loss."""
+    options = {"negatives": {"kinds": ALL, "mask_true": True}, "losses": {"teacher": "bare"}}
+    totals = []
+    for default in ("cpu", "meta"):
+        task = make_task(LMS[kind](), validation=DOCUMENTS, regime=regime, **options)
+        # Batches are made on the CPU, whatever the model's device.
+        batches = [task._loader.load(task._passages, range(3 * i, 3 * i + 3)) for i in range(2)]
+        task._loader = SimpleNamespace(load=lambda _, rows, b=batches: b[rows.start // 3 % 2])
+        with torch.device(default):
+            for index in range(2):
+                torch.manual_seed(index)
+                loss = task.loss(index).total
+                loss.backward()
+                totals.append(float(loss))
+            totals.append(task.validate()["score"])
+    assert totals[:3] == totals[3:]
+
+
+def test_generated_negatives_are_written_on_the_models_device():
+    model, keys = make_llama(), [(5, 6), (7, 8, 9)]
+    expected = GreedyContinuations(model, 2).continuations(keys)
+    with torch.device("meta"):
+        assert GreedyContinuations(model, 2).continuations(keys) == expected
+
+
+def test_models_are_loaded_on_the_device_of_the_process(monkeypatch, tmp_path):
+    world = make_world(tmp_path)
+    monkeypatch.chdir(world)
+    devices = []
+
+    def noted(name, *, device):
+        devices.append(device)
+        return load_backbone(name)
+
+    monkeypatch.setattr(task_factory, "load_backbone", noted)
+    name = write_config(world, "run", regime="full", encoder_from="foreign")
+    processes = Processes(0, 1, torch.device("cuda", 1))
+    with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA|cuda"):
+        task_factory.make_task(read_config(world / name), processes)
+    assert devices == ["cuda:1", "cuda:1"]
+
+
+@pytest.mark.parametrize("kind", ["llama-split", "gpt2-tied"])
+def test_half_precision_is_close_to_single(kind):
+    """Autocast as the trainer does it: logits and losses are in single precision."""
+    plain, half = (make_task(LMS[kind]()) for _ in range(2))
+    for task in (plain, half):
+        for module in task.modules.values():
+            module.eval()
+    expected = plain.loss(0).total
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = half.loss(0).total
+    loss.backward()
+    assert loss.dtype == torch.float32 and loss.isfinite()
+    assert float(loss) == pytest.approx(float(expected), rel=0.05)
+    grads = [p.grad for p in trainable(half).values() if p.grad is not None]
+    assert grads and all(grad.isfinite().all() for grad in grads)
 
 
 def test_settings_that_cannot_work():
