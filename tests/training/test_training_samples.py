@@ -17,7 +17,7 @@ from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
-from univerb.phrases.tokenized import TokenizedText, tokenize_text
+from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import SampleConfig
 from univerb.training.samples import Sample, fmm, make_builder, n_ids, n_words
@@ -176,6 +176,18 @@ def test_a_config_names_its_builder():
     assert " The landlord shall give the tenant at least thirty days written notice" in keys
     rare = make_builder(SampleConfig(kind="fmm", min_count=100), documents, TOKENIZER)
     assert not phrases_of(rare(tokens, numpy.random.default_rng(0)))
+
+
+def test_phrases_are_counted_document_by_document_as_in_one_text():
+    # A word right behind a line break has no space, and begins no phrase.
+    texts = [f". {TEXT}", f". {TEXT} The tenant shall go.", ". The landlord shall pay." * 3]
+    one, many = (
+        FMMTable.mine(TokenArrays.concatenate(read(text).arrays() for text in parts), min_count=2)
+        for parts in (["\n".join(texts)], texts)
+    )
+    assert len(one) > 50
+    for column in ("tokens", "token_ends", "words", "word_ends", "counts"):
+        assert numpy.array_equal(getattr(one, column), getattr(many, column))
 
 
 @pytest.mark.parametrize("kind", ["n-words", "n-ids", "fmm"])
