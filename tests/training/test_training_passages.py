@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiny_world import make_beginning_tokenizer
 
 from conftest import TEXT, make_tokenizer
+from univerb.documents import formats, read
 from univerb.errors import DocumentError
 from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
@@ -132,6 +133,15 @@ def test_files_of_all_kinds_and_a_limit(tmp_path):
     path.write_bytes(b"\xff\xfe\xff\n")
     with pytest.raises(DocumentError, match="UTF-8"):
         TrainingDocuments([str(path)])
+
+
+def test_a_file_of_articles_may_be_larger_than_a_document(tmp_path, monkeypatch):
+    """WikiText-103's training file has 539 MB."""
+    path = write_wikitext(tmp_path / "wiki.train.tokens", 20)
+    for module in (read, formats):
+        monkeypatch.setattr(module, "MAX_BYTES", 1000, raising=False)
+    assert path.stat().st_size > 10_000
+    assert len(TrainingDocuments([str(path)])) == 20
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

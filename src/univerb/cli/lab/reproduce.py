@@ -61,7 +61,7 @@ class ScorerOptions(Options):
     """The models that score, and what tables say about them."""
 
     scorer: str | None = None
-    """Of PPL and of MAUVE's features, such as gpt2-large; by default the backbone."""
+    """Of PPL and of MAUVE's features, such as gpt2-large; by default the backbone, untrained."""
     scorer_dtype: str | None = None
     """By default the backbone's."""
     nli: str = DEFAULT_SCORER
@@ -78,7 +78,7 @@ _test_set = typer.Option(
     help="Only these of a table's: wikitext, wikitext-natural, lawmt, acts.", rich_help_panel=DATA
 )
 _ablation = typer.Option(
-    help="negatives: training settings, as in configs/default/ablation.yaml.", rich_help_panel=DATA
+    help="negatives: training settings, as in configs/paper/ablation.yaml.", rich_help_panel=DATA
 )
 _out = typer.Option(
     "-o", "--out", help="Folder of the results; a run continues there.", rich_help_panel=OUTPUT
