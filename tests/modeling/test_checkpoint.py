@@ -124,6 +124,7 @@ def test_the_card_names_versions_settings_backbone_and_hashes(shelf, kind):
     assert (card["format"], card["univerb"]) == (1, __version__)
     assert card["backbone"] == {
         "name": str(shelf.backbone),
+        "trained_from": None,
         "model_type": "gpt2",
         "hidden_size": 32,
         "static_size": 320,

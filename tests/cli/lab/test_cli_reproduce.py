@@ -10,8 +10,10 @@ import time
 import pytest
 from rich.console import Console
 
-from conftest import saved_encoder
+from conftest import saved, saved_encoder
 from tiny_data import tiny_data
+from univerb.modeling.checkpoint import describe, write_checkpoint
+from univerb.modeling.dynamic import DynamicLM
 
 OPTIONS = ("--limit", 20, "--limit-nucleus", 3, "--timed", 0, "--max-tokens", 8, "-k", 3)
 
@@ -56,6 +58,21 @@ def test_pages_of_a_table(run, model, tmp_path, monkeypatch):
     single = json.loads((out / "main.json").read_text())["result"]
     assert list(ran.json) == ["main-wikitext-natural"]
     assert half["setup"]["scorer"] == "tiny (bfloat16)" != single["setup"]["scorer"]
+
+
+def test_a_trained_lm_is_named_and_does_not_score_itself(run, model, tmp_path):
+    lm = DynamicLM.from_pretrained(str(model))
+    names = {"name": "tiny-run", "trained_from": lm.model.name_or_path}
+    backbone = describe(lm.model, lm.tokenizer).model_copy(update=names)
+    trained = tmp_path / "run" / "encoder"
+    saved(trained / "tiny-run", lm)
+    write_checkpoint(trained, lm.encoder, backbone, lm.profile)
+    options = ("--model", trained, *OPTIONS, "--test-set", "wikitext", "--json")
+    ran = run("lab", "reproduce", "main", *options, "-o", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    setup = ran.json["main"]["result"]["setup"]
+    assert (setup["model"], setup["tokenizer"]) == ("tiny-run", "tiny")
+    assert setup["scorer"] == setup["featuriser"] == "tiny"
 
 
 def command(model, out):

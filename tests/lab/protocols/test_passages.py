@@ -12,7 +12,6 @@ from univerb.lab.protocols.passages import (
     NATURAL,
     TEST_SETS,
     WIKITEXT,
-    detokenised,
     is_held_out,
     read_passages,
 )
@@ -82,18 +81,6 @@ def test_missing_data(tokenizer, tmp_path):
 def test_texts_that_are_too_short(tokenizer, data):
     with pytest.raises(DocumentError, match="more than 5000 tokens"):
         read_passages(WIKITEXT, data, tokenizer, 5, prefix=5000)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text"),
-    [
-        (" He 's 1 @,@ 500 m ( 3 @.@ 2 ft ) tall . ", "He's 1,500 m (3.2 ft) tall."),
-        (' " In Safe Hands " , a guest @-@ star " x "', '"In Safe Hands", a guest-star "x"'),
-        ("It does n't ; why ?", "It doesn't; why?"),
-    ],
-)
-def test_detokenised(tokens, text):
-    assert detokenised(tokens) == text
 
 
 def test_acts_are_those_that_are_held_out(tokenizer, data):

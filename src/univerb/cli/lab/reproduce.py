@@ -61,7 +61,7 @@ class ScorerOptions(Options):
     """The models that score, and what tables say about them."""
 
     scorer: str | None = None
-    """Of PPL and of MAUVE's features, such as gpt2-large; by default the backbone."""
+    """Of PPL and of MAUVE's features, such as gpt2-large; by default the backbone, untrained."""
     scorer_dtype: str | None = None
     """By default the backbone's."""
     nli: str = DEFAULT_SCORER
@@ -78,7 +78,7 @@ _test_set = typer.Option(
     help="Only these of a table's: wikitext, wikitext-natural, lawmt, acts.", rich_help_panel=DATA
 )
 _ablation = typer.Option(
-    help="negatives: training settings, as in configs/default/ablation.yaml.", rich_help_panel=DATA
+    help="negatives: training settings, as in configs/paper/ablation.yaml.", rich_help_panel=DATA
 )
 _out = typer.Option(
     "-o", "--out", help="Folder of the results; a run continues there.", rich_help_panel=OUTPUT
@@ -153,10 +153,13 @@ def _names(typed: list[str], *, has_ablation: bool) -> list[str]:
 
 
 def _scorer(lm: DynamicLM, scorers: ScorerOptions, loading: dict[str, Any]) -> TextScorer:
-    if not scorers.scorer and not scorers.scorer_dtype and lm.adapter is None:
+    # A model that was trained would score itself.
+    is_original = lm.adapter is None and lm.trained_from is None
+    if not scorers.scorer and not scorers.scorer_dtype and is_original:
         return TextScorer.of(lm)
     dtype = scorers.scorer_dtype or str(lm.model.dtype).removeprefix("torch.")
-    return load_scorer(scorers.scorer or lm.model.name_or_path, dtype=dtype, **loading)
+    name = scorers.scorer or lm.trained_from or lm.model.name_or_path
+    return load_scorer(name, dtype=dtype, **loading)
 
 
 def _facts(lm: DynamicLM) -> dict[str, str]:

@@ -204,7 +204,7 @@ class TestSetRun:
             documents=self._task.k if corpus else None,
             prefix=PREFIX,
             budget=experiment.task.max_tokens,
-            tokenizer=lm.model.name_or_path,
+            tokenizer=lm.trained_from or lm.model.name_or_path,
             device=str(lm.model.device),
         )
         return replace(setup, **changes)

@@ -67,7 +67,7 @@ def check_resources(names: Sequence[str], resources: Resources) -> None:
         if name.startswith("negatives") and resources.ablation is None:
             raise OptionError(
                 f"table {name!r} trains a model for each of its rows. Say how with --ablation "
-                "CONFIG, such as configs/default/ablation.yaml."
+                "CONFIG: configs/paper/ablation.yaml, or the small configs/default/ablation.yaml."
             )
 
 

@@ -5,7 +5,6 @@ shorter one stopped (docs/method.md).
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from univerb.documents.chunks import chunked
 from univerb.documents.read import read_documents
+from univerb.documents.wikitext import UNKNOWN, detokenised
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.tokenizer import Tokenizer
 
@@ -26,7 +26,6 @@ _ACT_WORDS = 256
 """Words of a passage of an act: more than 160 tokens."""
 _PASSAGES_PER_ACT = 4
 _HEADING = " ="
-_UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +73,8 @@ def wikitext_paragraphs(path: Path) -> Iterator[NamedText]:
 def natural_paragraphs(path: Path) -> Iterator[NamedText]:
     """Yield the paragraphs of a WikiText file as natural text, but for those with removed words."""
     for name, text in wikitext_paragraphs(path):
-        if _UNKNOWN not in text:
+        if UNKNOWN not in text:
             yield NamedText(name, detokenised(text))
-
-
-def detokenised(text: str) -> str:
-    """Return WikiText's tokens as the text that they were made of, but for quotes' sides."""
-    text = re.sub(r" @([-,.])@ ", r"\1", text.strip())
-    text = re.sub(r'(?<!\S)" (.*?) "(?!\S)', r'"\1"', text)
-    text = re.sub(r"([(\[$£]) ", r"\1", text)
-    text = re.sub(r" (n't|'(?:s|re|ve|ll|d|m)?)(?= |$)", r"\1", text)
-    return re.sub(r" +([.,;:!?%)\]])", r"\1", text).strip()
 
 
 def law_lines(path: Path) -> Iterator[NamedText]:
