@@ -20,7 +20,9 @@ from univerb.lab.tables.table_report import Report
 from univerb.modeling.dynamic import DynamicLM
 
 PROTOCOL = AsqaProtocol(
-    parser="rules", decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12}
+    first=0,
+    parser="rules",
+    decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12},
 )
 
 
@@ -57,6 +59,7 @@ def experiment(tmp_path_factory) -> Experiment:
     return Experiment(
         lm=lm,
         scorer=TextScorer.of(lm),
+        featuriser=TextScorer.of(lm),
         data=None,
         open_corpus=lambda name: None,
         folder=tmp_path_factory.mktemp("kept"),
@@ -151,9 +154,9 @@ def test_a_reader_fills_the_columns_of_the_paper(experiment, path):
 
 def test_a_fine_tuned_lm_needs_the_bare_one(experiment, path):
     tuned, options = replace(experiment, training="wikitext-103"), {"protocol": PROTOCOL}
-    with pytest.raises(OptionError, match="Give it as `bare`"):
+    with pytest.raises(OptionError, match="Name it with --bare"):
         asqa_table(tuned, path, Lexical(), **options)
-    result = asqa_table(tuned, path, Lexical(), bare=make_lm(5), limit=1, **options)
+    result = asqa_table(replace(tuned, bare=make_lm(5)), path, Lexical(), limit=1, **options)
     bare, other = result.rows[0], result.rows[3]
     assert bare.setup and bare.setup.training == "none" and other.setup is None
     assert bare.cells != other.cells

@@ -98,9 +98,9 @@ def test_retrieval_is_preparation_and_growth_is_decoding(lm, corpus, passages, m
             super().__call__(vocabulary, produced)
             clock.now += 1.0 if produced else 100.0
 
-    def select(*arguments):
+    def select(*arguments, **options):
         clock.now += 1000.0
-        return search(*arguments)
+        return search(*arguments, **options)
 
     search = corpus.select
     monkeypatch.setattr(corpus, "select", select)

@@ -8,24 +8,25 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from univerb.documents.chunks import chunked
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
+from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
 """Tokens of a prefix."""
-WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
-_WIKITEXT_FILE = "wikitext103/wiki.test.tokens"
+COG, RAW, NATURAL = "wikitext-cog", "wikitext", "wikitext-natural"
+LAWMT, ACTS = "lawmt", "acts"
 _ACTS_FILE = "eurlex.jsonl"
 _ACT_WORDS = 256
 """Words of a passage of an act: more than 160 tokens."""
 _PASSAGES_PER_ACT = 4
 _HEADING = " ="
+_TITLE = re.compile(r" = (?!=)(.+?)(?<!=) = \s*")
 _UNKNOWN = "<unk>"
 
 
@@ -60,6 +61,8 @@ class TestSet:
     corpus: str
     """The corpus that phrases come from: wiki or law."""
     read: Callable[[Path], Iterable[NamedText]]
+    form: Callable[[str], str | None] = str
+    """Returns a text as systems see it; None leaves it out."""
     k: int = 32
     """Number of chunks that the paper retrieves for a prefix."""
 
@@ -71,11 +74,37 @@ def wikitext_paragraphs(path: Path) -> Iterator[NamedText]:
             yield NamedText(f"line {number}", line.strip())
 
 
-def natural_paragraphs(path: Path) -> Iterator[NamedText]:
-    """Yield the paragraphs of a WikiText file as natural text, but for those with removed words."""
-    for name, text in wikitext_paragraphs(path):
-        if _UNKNOWN not in text:
-            yield NamedText(name, detokenised(text))
+def wikitext_articles(path: Path) -> Iterator[Document]:
+    """Yield the articles of a WikiText file in CoG's form, read line by line: it may be large."""
+    title, count = "", 0
+    paragraphs: list[str] = []
+
+    def article() -> Document:
+        return Document("\n".join(paragraphs), f"{path.name}#{count} {title}".strip())
+
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if match := _TITLE.fullmatch(line):
+                if paragraphs:
+                    yield article()
+                title, count, paragraphs = match[1], count + 1, []
+            elif line.strip() and not line.startswith(_HEADING):
+                paragraphs.append(cog_form(line.strip()))
+    if paragraphs:
+        yield article()
+
+
+def cog_form(text: str) -> str:
+    """Return WikiText's tokens in the form of CoG's data, comma and space included."""
+    pairs = {" @-@ ": "-", " @,@ ": ", ", " @.@ ": ".", _UNKNOWN: "<|endoftext|>"}
+    for tokens, written in pairs.items():
+        text = text.replace(tokens, written)
+    return text
+
+
+def natural_form(text: str) -> str | None:
+    """Return WikiText's tokens as natural text; None for a paragraph with removed words."""
+    return None if _UNKNOWN in text else detokenised(text)
 
 
 def detokenised(text: str) -> str:
@@ -117,9 +146,15 @@ def _is_prose(text: str) -> bool:
     return letters > 0.85 * len(text)
 
 
+def _wikitext(about: str, form: Callable[[str], str | None]) -> TestSet:
+    file = "wikitext103/wiki.test.tokens"
+    return TestSet(f"wikitext-103 test{about}", file, "wiki", wikitext_paragraphs, form)
+
+
 TEST_SETS = {
-    WIKITEXT: TestSet("wikitext-103 test", _WIKITEXT_FILE, "wiki", wikitext_paragraphs),
-    NATURAL: TestSet("wikitext-103 test, de-tokenised", _WIKITEXT_FILE, "wiki", natural_paragraphs),
+    COG: _wikitext("", cog_form),
+    RAW: _wikitext(", raw tokens", str),
+    NATURAL: _wikitext(", de-tokenised", natural_form),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
     ACTS: TestSet(
         "EUR-Lex acts held out of the corpus", "law/eurlex.jsonl.gz", "law", act_passages, k=512
@@ -127,9 +162,29 @@ TEST_SETS = {
 }
 
 
+class PassageSet(NamedTuple):
+    """Passages of a test set, and how many it has."""
+
+    passages: list[Passage]
+    available: int
+    """Texts that are longer than the prefix."""
+    left_out: int
+    """Texts that this form of the test set leaves out, whatever their length."""
+    total: int
+    """Texts in the file."""
+
+    def __str__(self) -> str:
+        short = self.total - self.left_out - self.available
+        return (
+            f"{len(self.passages):,} of {self.available:,}; the file has {self.total:,} texts, of "
+            f"which {self.left_out:,} are left out of this form and {short:,} are not longer than "
+            "the prefix"
+        )
+
+
 def read_passages(
     name: str, data: Path | None, tokenizer: Tokenizer, limit: int, prefix: int = PREFIX
-) -> list[Passage]:
+) -> PassageSet:
     """Read at most `limit` passages of one of `TEST_SETS` that are longer than their prefix.
 
     Passages of a smaller limit are the first of a larger one. Raises OptionError if there is no
@@ -144,15 +199,17 @@ def read_passages(
     if data is None or not (data / test_set.file).is_file():
         raise DocumentError(
             f"test set {name!r} needs {test_set.file!r} in the folder with the data. Name that "
-            "folder with --data or UNIVERB_DATA."
+            "folder with --data or UNIVERB_DATA; `univerb lab data` says where to get the file."
         )
-    texts = sorted(test_set.read(data / test_set.file), key=_sort_key)
-    passages = list(islice(_cut(texts, tokenizer, prefix), limit))
+    texts = [(text.name, test_set.form(text.text)) for text in test_set.read(data / test_set.file)]
+    formed = [NamedText(label, text) for label, text in texts if text is not None]
+    passages = list(_cut(sorted(formed, key=_sort_key), tokenizer, prefix))
     if not passages:
         raise DocumentError(
             f"{test_set.file!r} has no text of more than {prefix} tokens. Give another."
         )
-    return passages
+    left_out = len(texts) - len(formed)
+    return PassageSet(passages[:limit], len(passages), left_out, len(texts))
 
 
 def _sort_key(text: NamedText) -> str:

@@ -148,7 +148,7 @@ def make_requests(
         questions = read_questions(data / WORKLOADS[name].file, limit, PASSAGES)
         return [_answer_request(lm, question, max_tokens) for question in questions]
     folder = str(corpus.folder.resolve())
-    passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit)
+    passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit).passages
     return [
         Request(name, passage.name, passage.prefix, lm.tokenizer.decode(passage.prefix), folder)
         for passage in passages
