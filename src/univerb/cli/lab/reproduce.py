@@ -65,6 +65,15 @@ class SizeOptions(Options):
     seed: int = Field(default=0, ge=0)
     """Of sampling."""
 
+    def numbers(self) -> Sizes:
+        """Return the numbers of passages."""
+        return Sizes(self.limit, self.limit_nucleus or self.limit, self.timed, self.uncached)
+
+    def task(self) -> GenerationTask:
+        """Return what all systems have in common."""
+        offered: Literal["all", "stored"] = "stored" if self.stored else "all"
+        return GenerationTask(max_tokens=self.max_tokens, offered=offered, seed=self.seed)
+
 
 class ScorerOptions(Options):
     """The models that score, and what tables say about them."""
@@ -212,10 +221,8 @@ def reproduce(
             data=folder,
             open_corpus=lambda name: open_or_build(lm, name, folder, corpora[name], progress),
             folder=out / "cache",
-            sizes=Sizes(
-                sizes.limit, sizes.limit_nucleus or sizes.limit, sizes.timed, sizes.uncached
-            ),
-            task=_task(sizes),
+            sizes=sizes.numbers(),
+            task=sizes.task(),
             k=sizes.k,
             training=scorers.training or ("not said" if is_trained_along(lm) else "none"),
             bare=bare,
@@ -225,11 +232,6 @@ def reproduce(
         )
         reports = [report for name in names for report in _make(experiment, name, resources)]
     _show(reports, out, as_json)
-
-
-def _task(sizes: SizeOptions) -> GenerationTask:
-    offered: Literal["all", "stored"] = "stored" if sizes.stored else "all"
-    return GenerationTask(max_tokens=sizes.max_tokens, offered=offered, seed=sizes.seed)
 
 
 def _bare(model: ModelOptions, plain_lms: PlainOptions) -> DynamicLM | None:
