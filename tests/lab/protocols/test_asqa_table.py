@@ -61,7 +61,6 @@ def experiment(tmp_path_factory) -> Experiment:
     return Experiment(
         lm=lm,
         scorer=TextScorer.of(lm),
-        featuriser=TextScorer.of(lm),
         data=None,
         open_corpus=lambda name: None,
         folder=tmp_path_factory.mktemp("kept"),

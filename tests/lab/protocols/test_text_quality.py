@@ -119,6 +119,12 @@ def test_another_scorer_has_tokens_of_its_own(lm, passages):
     assert found.mauve_matched == mauve(quantise(*map(scorer.features, sides)))
 
 
+def test_without_a_featuriser_there_is_no_mauve(lm, scorer, passages):
+    alone = QualityMeter(scorer, None, lm.tokenizer, ResultCache(None, "k"))
+    found = alone.measure(passages, written(lm, passages))
+    assert (found.mauve_cog, found.mauve_matched) == (None, None) and found.ppl > 1.0
+
+
 def test_texts_of_other_passages(lm, scorer, passages):
     texts = written(lm, passages)[::-1]
     with pytest.raises(OptionError, match="not those of the passages"):

@@ -31,7 +31,7 @@ from univerb.lab.protocols.generation_runner import GenerationTask
 from univerb.lab.protocols.hf_models import is_trained_along
 from univerb.lab.protocols.lm_scorer import TextScorer, load_scorer
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
-from univerb.lab.tables.paper import paper_tables, table_names
+from univerb.lab.tables.paper import paper_table, paper_tables, table_names
 from univerb.lab.tables.table_report import Report
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.pretrained import dtype_named
@@ -208,11 +208,11 @@ def reproduce(
     check_resources(names, resources)
     folder, corpora = find_data(data), {"wiki": wiki_corpus, "law": law_corpus}
     dtype_named(scorers.scorer_dtype, "--scorer-dtype")
-    featuriser = load_featuriser(scorers.featuriser, **loading)
+    has_mauve = any("MAUVE" in table.measures for table in map(paper_table, names))
+    featuriser = load_featuriser(scorers.featuriser, **loading) if has_mauve else None
     lm = load_model(**dict(model))
     note_untrained(lm)
     bare = _bare(model, plain_lms)
-    transformer = plain_lms.transformer
     with progress_bars() as progress:
         experiment = Experiment(
             lm=lm,
@@ -226,7 +226,7 @@ def reproduce(
             k=sizes.k,
             training=scorers.training or ("not said" if is_trained_along(lm) else "none"),
             bare=bare,
-            transformer=_load_plain(model, transformer) if transformer else None,
+            transformer=_load_plain(model, plain_lms.transformer),
             progress=progress,
             facts=_facts(lm),
         )
@@ -241,9 +241,8 @@ def _bare(model: ModelOptions, plain_lms: PlainOptions) -> DynamicLM | None:
     return load_model(**dict(model) | {"adapter": False}) if model.adapter else None
 
 
-def _load_plain(model: ModelOptions, name: str) -> DynamicLM:
-    lm: DynamicLM = load_model(**dict(model) | {"name": name, "adapter": False})
-    return lm
+def _load_plain(model: ModelOptions, name: str | None) -> DynamicLM | None:
+    return load_model(**dict(model) | {"name": name, "adapter": False}) if name else None
 
 
 def _names(typed: list[str], *, has_ablation: bool) -> list[str]:

@@ -76,8 +76,8 @@ class Experiment:
     lm: DynamicLM
     scorer: TextScorer
     """Of perplexity."""
-    featuriser: Featuriser
-    """Of MAUVE's features."""
+    featuriser: Featuriser | None = None
+    """Of MAUVE's features; without one, MAUVE is not measured."""
     data: Path | None
     open_corpus: Callable[[str], Corpus | None]
     """Opens `wiki` or `law`, or builds it."""
@@ -216,8 +216,10 @@ class TestSetRun:
             "passages": str(self._set),
             "scorer = generator": "yes: the LM judges its own texts" if is_own else "no",
             "PPL": f"{scorer.name}, {scorer.precision}",
-            "MAUVE": f"{featuriser.name}, {featuriser.precision}, {featuriser.pooling}",
         }
+        if featuriser:
+            about = f"{featuriser.name}, {featuriser.precision}, {featuriser.pooling}"
+            facts["MAUVE"] = about
         if self.corpus is None:
             return facts
         sizes = "{}-{}".format(*self.corpus.manifest.settings.sizes)
@@ -243,7 +245,7 @@ class TestSetRun:
             threads=torch.get_num_threads(),
             timed="decode",
             scorer=experiment.scorer.name,
-            featuriser=experiment.featuriser.name,
+            featuriser=experiment.featuriser.name if experiment.featuriser else "",
             encoder=lm.fingerprint()[:12],
             retriever=corpus.manifest.settings.method if corpus else "",
             documents=self._task.k if corpus else None,

@@ -31,7 +31,8 @@ class TextQuality:
     """The measurements of one system's texts."""
 
     mauve_cog: Mauve | None
-    """As the published values: references keep their length. None if there are too few texts."""
+    """As the published values: references keep their length. None without a featuriser, or if there
+    are too few texts."""
     mauve_matched: Mauve | None
     """Both sides equally long."""
     repetition: Repetition
@@ -56,7 +57,7 @@ class QualityMeter:
     def __init__(
         self,
         scorer: TextScorer,
-        featuriser: Featuriser,
+        featuriser: Featuriser | None,
         tokenizer: Tokenizer,
         cache: ResultCache,
         progress: Progress | None = None,
@@ -69,7 +70,8 @@ class QualityMeter:
         """Measure the continuations of passages, in the same order."""
         if [passage.name for passage in passages] != [text.passage for text in texts]:
             raise OptionError("the texts are not those of the passages. Give both in one order.")
-        scoring = [self._scorer.fingerprint, self._featuriser.fingerprint, words("").splitter]
+        models = [model.fingerprint for model in (self._scorer, self._featuriser) if model]
+        scoring = [*models, words("").splitter]
         content = [scoring, [(passage.prefix, passage.reference) for passage in passages]]
         key = short_hash([content, [text.ids for text in texts]])
         if self._cache.get(key, "quality") is None:
@@ -105,14 +107,14 @@ class QualityMeter:
         return self._mauve([(decode(pair[0]), decode(pair[1])) for pair in pairs if pair])
 
     def _mauve(self, pairs: Sequence[tuple[str, str]]) -> Mauve | None:
-        if len(pairs) < MIN_TEXTS:
+        if self._featuriser is None or len(pairs) < MIN_TEXTS:
             return None
-        references, generated = zip(*pairs, strict=True)
-        return mauve(quantise(self._features_of(references), self._features_of(generated)))
-
-    def _features_of(self, texts: Sequence[str]) -> Features:
-        """Return the features of texts; references are the same for all systems."""
-        key = short_hash(texts)
-        if key not in self._features:
-            self._features[key] = self._featuriser.features(texts, self._progress)
-        return self._features[key]
+        sides = []
+        for texts in zip(*pairs, strict=True):
+            # References are the same for all systems.
+            key = short_hash(texts)
+            if key not in self._features:
+                self._features[key] = self._featuriser.features(texts, self._progress)
+            sides.append(self._features[key])
+        references, generated = sides
+        return mauve(quantise(references, generated))
