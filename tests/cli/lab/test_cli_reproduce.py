@@ -57,7 +57,7 @@ def test_pages_of_a_table(run, model, tmp_path, monkeypatch):
         "model: tiny here, gpt2 in the paper",
         "data: wikitext-103 test",
         "scorer = generator: yes: the LM judges its own texts",
-        "phrases: all n-grams of 2-8 tokens of the retrieved chunks",
+        "phrases: all n-grams of 2-8 tokens",
     ):
         assert f"- {line}" in page.replace("\\[1\\] ", "")
     assert str(tmp_path) not in page

@@ -34,7 +34,7 @@ from univerb.lab.protocols.paper_tables import Resources, check_resources, make_
 from univerb.lab.protocols.passages import ACTS, COG, LAWMT, NATURAL, is_held_out
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
-from univerb.lab.tables.paper_comparison import compare_with_paper
+from univerb.lab.tables.paper_comparison import compare_with_paper, unmet
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
 
@@ -99,7 +99,11 @@ def test_a_table_of_language_modelling(experiment):
     assert result.setup.scorer == result.setup.featuriser == "tiny"
     assert result.facts["versions"] == "1"
     assert result.facts["corpus"].startswith("wiki: ")
-    assert result.facts["phrases"] == "all n-grams of 2-8 tokens of the retrieved chunks"
+    assert result.setup.phrases == "all n-grams of 2-8 tokens"
+    stored = replace(experiment, task=replace(experiment.task, offered="stored"))
+    reasons = unmet({"phrases": "all n-grams*"}, stored.on(NATURAL).setup(1))
+    assert reasons == ["phrases: those that the corpus holds here, all n-grams in the paper"]
+    assert unmet(table.row("Ours", "", "greedy").needs, result.setup)[-1].startswith("documents: 4")
 
 
 def test_a_table_says_whether_the_scorer_is_the_generator(experiment):

@@ -222,15 +222,15 @@ class TestSetRun:
             facts["MAUVE"] = about
         if self.corpus is None:
             return facts
-        sizes = "{}-{}".format(*self.corpus.manifest.settings.sizes)
-        offered = {
-            "all": f"all n-grams of {sizes} tokens of the retrieved chunks",
-            "stored": "those of the retrieved chunks that the corpus holds, not all n-grams",
-        }
-        return facts | {
-            "corpus": f"{self.test_set.corpus}: {describe_corpus(self.corpus, False)}",
-            "phrases": offered[self._task.offered],
-        }
+        about = describe_corpus(self.corpus, False)
+        return facts | {"corpus": f"{self.test_set.corpus}: {about}"}
+
+    @property
+    def _offered(self) -> str:
+        assert self.corpus is not None
+        if self._task.offered == "stored":
+            return "those that the corpus holds"
+        return "all n-grams of {}-{} tokens".format(*self.corpus.manifest.settings.sizes)
 
     def setup(self, n: int, **changes: Any) -> Setup:  # noqa: ANN401  (fields of different types)
         """Return the settings of measurements on `n` passages, with changes for some of them."""
@@ -249,6 +249,7 @@ class TestSetRun:
             encoder=lm.fingerprint()[:12],
             retriever=corpus.manifest.settings.method if corpus else "",
             documents=self._task.k if corpus else None,
+            phrases=self._offered if corpus else "",
             prefix=PREFIX,
             budget=experiment.task.max_tokens,
             tokenizer=origin(lm),
