@@ -26,7 +26,7 @@ from univerb.lab.judging.reader import load_reader
 from univerb.lab.markdown import plain
 from univerb.lab.protocols.asqa_answers import AsqaProtocol
 from univerb.lab.protocols.experiment import Experiment, Sizes
-from univerb.lab.protocols.featuriser import DEFAULT_FEATURISER, load_featuriser
+from univerb.lab.protocols.featuriser import DEFAULT_FEATURISER, Featuriser, load_featuriser
 from univerb.lab.protocols.generation_runner import GenerationTask
 from univerb.lab.protocols.hf_models import is_trained_along
 from univerb.lab.protocols.lm_scorer import TextScorer, load_scorer
@@ -208,8 +208,7 @@ def reproduce(
     check_resources(names, resources)
     folder, corpora = find_data(data), {"wiki": wiki_corpus, "law": law_corpus}
     dtype_named(scorers.scorer_dtype, "--scorer-dtype")
-    has_mauve = any("MAUVE" in table.measures for table in map(paper_table, names))
-    featuriser = load_featuriser(scorers.featuriser, **loading) if has_mauve else None
+    featuriser = _featuriser(names, scorers, loading)
     lm = load_model(**dict(model))
     note_untrained(lm)
     bare = _bare(model, plain_lms)
@@ -261,6 +260,14 @@ def _scorer(lm: DynamicLM, scorers: ScorerOptions, loading: dict[str, Any]) -> T
         return TextScorer.of(lm)
     name = scorers.scorer or lm.model.name_or_path
     return load_scorer(name, dtype=scorers.scorer_dtype, **loading)
+
+
+def _featuriser(
+    names: list[str], scorers: ScorerOptions, loading: dict[str, Any]
+) -> Featuriser | None:
+    """Load the featuriser if a table needs one."""
+    has_mauve = any("MAUVE" in table.measures for table in map(paper_table, names))
+    return load_featuriser(scorers.featuriser, **loading) if has_mauve else None
 
 
 def _facts(lm: DynamicLM) -> dict[str, str]:

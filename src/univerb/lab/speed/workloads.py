@@ -105,8 +105,8 @@ def choose_workloads(names: Sequence[str], data: Path | None) -> list[str]:
         if not _has_data(name, data):
             raise DocumentError(
                 f"workload {name!r} needs {WORKLOADS[name].file!r} in the folder with the data. "
-                f"Name that folder with --data or {DATA}, or run `--workload {DEMO}`, which needs "
-                "none."
+                f"Name that folder with --data or {DATA} (`univerb lab data` says where to get the "
+                f"file), or run `--workload {DEMO}`, which needs none."
             )
     if names:
         return list(dict.fromkeys(names))
