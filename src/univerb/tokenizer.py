@@ -64,6 +64,13 @@ class Tokenizer:
         """Tokenize a text as the beginning of a sequence, with the special tokens of a prompt."""
         return list(self._rust.encode(text, add_special_tokens=True).ids)
 
+    @property
+    def begin_ids(self) -> list[int]:
+        """The special tokens that every prompt begins with; most LMs want none."""
+        prompt, size = self.encode_prompt("a"), len(self._anchor)
+        places = (i for i in range(len(prompt)) if prompt[i : i + size] == self._anchor)
+        return prompt[: next(places, 0)]
+
     def encode_inside(self, text: str) -> Encoded:
         """Tokenize a text as if a word preceded it, so that its first word has a space, too."""
         return self.encode_all_inside([text])[0]

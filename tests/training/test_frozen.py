@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_world import make_beginning_tokenizer
 
 from conftest import MAKERS, TEXT, make_tokenizer, stir
 from univerb.config import EncoderConfig
@@ -22,6 +23,7 @@ from univerb.training.config import (
     RunConfig,
     TrainingConfig,
 )
+from univerb.training.frozen import input_loss
 from univerb.training.frozen.distillation import Bigrams, distillation_loss
 from univerb.training.frozen.frozen_task import FrozenTask
 from univerb.training.frozen.input_loss import after_phrase, input_losses
@@ -460,3 +462,56 @@ def test_a_phrase_scores_in_training_as_it_does_in_decoding(tmp_path):
     candidates = Candidates.joined(pool, outputs, Bank.empty(lm.width))
     trained = candidates.logits(lm, hidden)
     torch.testing.assert_close(trained, hidden @ view.outputs.T + view.bias, rtol=1e-4, atol=1e-4)
+
+
+def test_an_lm_that_wants_a_token_before_a_text_reads_it_before_every_context(
+    tmp_path, monkeypatch
+):
+    """As at inference: in cached states, and before text that is cut to the last tokens."""
+    plain = make_lm()
+    lm = DynamicLM.wrap(plain.model, make_beginning_tokenizer(), stir(plain).encoder)
+    contexts: list[list[int]] = []
+
+    class Noting(Branches):
+        def __init__(self, lm: DynamicLM, ids: list[int]) -> None:
+            contexts.append(ids)
+            super().__init__(lm, ids)
+
+    monkeypatch.setattr(input_loss, "Branches", Noting)
+    task = make_task(tmp_path, lm, make_config(input_every=1, input_context=24))
+    states, _ = task._rows(0)
+    first = states.passage.diff(prepend=torch.tensor([-1])) != 0
+    begin = lm.tokenizer.begin_ids
+    assert states.ids[first].tolist() == begin * int(first.sum())
+    assert not states.may_start[first].any()
+    for index in range(4):
+        task.loss(index)
+    assert len(contexts) == 4
+    assert all(ids[:1] == begin and begin[0] not in ids[1:] for ids in contexts)
+
+
+def test_a_context_that_is_cut_is_what_the_lm_reads_after_its_first_token():
+    """The divergence at a phrase, computed from the text that a user would have given."""
+    plain = stir(make_lm())
+    lm = DynamicLM.wrap(plain.model, make_beginning_tokenizer(), plain.encoder)
+    begin = lm.tokenizer.begin_ids
+    states = states_of(lm)
+    rows = windows(states, (2, 4), char_classes(lm.tokenizer, lm.static_size))
+    rows = rows[rows.before > 60][:1]
+    length = torch.tensor([2])
+    start = int(rows.before[0]) + 1
+    context = [*begin, *states.ids[start + 2 - 16 : start + 2].tolist()]
+    measured = input_losses(lm, states, rows, length, 16).measured
+    with torch.no_grad():
+        static = lm.model.base_model(input_ids=torch.tensor([context])).last_hidden_state[0, -1]
+        phrase = Phrase(tuple(context[-2:]), lm.tokenizer.decode(context[-2:]))
+        vector = lm.encoder.encode([phrase], lm.embeddings).inputs
+        fed = torch.cat([lm.embeddings.input(torch.tensor(context[:-2])), vector])
+        positions = torch.tensor([[*range(len(context) - 2), len(context) - 1]])
+        dynamic = lm.model.base_model(
+            inputs_embeds=fed[None],
+            position_ids=positions,
+            attention_mask=torch.ones_like(positions),
+        ).last_hidden_state[0, -1]
+    expected = after_phrase(lm, dynamic[None], static[None]).measured
+    torch.testing.assert_close(measured, expected, rtol=1e-3, atol=1e-5)

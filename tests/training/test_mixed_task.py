@@ -2,10 +2,13 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
 import torch
+from tiny_world import make_world, write_config
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoModel, GPT2Config
 
@@ -14,15 +17,19 @@ from univerb.config import EncoderConfig
 from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.modeling.adapter import load_adapter
+from univerb.modeling.backbones import load_backbone
+from univerb.modeling.card import read_card
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder, plan
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer
+from univerb.training import task_factory
 from univerb.training.batch_loader import BatchLoader
-from univerb.training.config import TrainingConfig
+from univerb.training.config import TrainingConfig, read_config
 from univerb.training.mixed_batch import Pool
 from univerb.training.mixed_task import MixedTask
+from univerb.training.negatives import GreedyContinuations
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
 from univerb.training.training_passages import Passages
@@ -352,6 +359,33 @@ def test_full_exports_a_pair_that_loads(tmp_path):
     assert_same_logits(loaded, lm)
 
 
+@pytest.mark.parametrize(
+    ("source", "run", "name"),
+    [
+        ("org/gpt2", "wiki", "gpt2-wiki"),
+        ("gpt2", "gpt2-wikitext103", "gpt2-wikitext103"),
+        ("here/my model", "x", "my model-x"),
+        ("", "x", "llama-x"),
+    ],
+)
+def test_a_trained_lm_has_a_name_of_its_own_and_says_what_it_was(tmp_path, source, run, name):
+    lm = tiny_lm()
+    lm.model.name_or_path = source
+    folder = tmp_path / run / "encoder"
+    make_task(lm).export(folder, 3)
+    card = read_card(folder).backbone
+    assert (card.name, card.trained_from) == (name, source or "llama")
+    loaded = DynamicLM.from_pretrained(str(folder))
+    assert Path(loaded.model.name_or_path) == folder.resolve() / name
+    assert repr(loaded) == f"DynamicLM({name!r}, trained from {source or 'llama'!r})"
+    # It is not lost when the pair is saved again, and not claimed of another backbone.
+    loaded.save_pretrained(tmp_path / "again")
+    assert read_card(tmp_path / "again").backbone.trained_from == card.trained_from
+    other = DynamicLM.from_pretrained(str(folder), backbone=loaded.model.name_or_path)
+    assert other.trained_from is None
+    assert repr(other) == f"DynamicLM({name!r})"
+
+
 def test_lora_exports_an_encoder_and_an_adapter(tmp_path):
     lm = tiny_lm("gpt2")
     lm.model.save_pretrained(tmp_path / "bare")
@@ -375,6 +409,116 @@ def assert_same_logits(one, other):
         vocabulary = lm.vocabulary([" the tenant shall", " quiet enjoyment"])
         results.append(lm.forward(torch.tensor([[5, 6, lm.static_size, 7]]), vocabulary))
     torch.testing.assert_close(*results, atol=2e-3, rtol=1e-3)
+
+
+def written_phrases(monkeypatch, tmp_path, **sections) -> tuple[list, list]:
+    """Make the task of a run on disk; returns its models' names and the generated negatives."""
+    world = make_world(tmp_path)
+    monkeypatch.chdir(world)
+    kinds = ["in-batch", "generation"]
+    write_config(world, "run", regime="lora", negatives={"kinds": kinds}, **sections)
+    task = task_factory.make_task(read_config(world / "run.yaml"), ONE)
+    batch = task._loader.load(task._passages, range(4))
+    golds = batch.pool.keys[: batch.pool.golds]
+    return golds, batch.pool.keys[batch.pool.golds :]
+
+
+def continued(model, ids, count):
+    """Continue ids greedily, as plainly as can be."""
+    for _ in range(count):
+        ids = [*ids, int(model(torch.tensor([ids])).logits[0, -1].argmax())]
+    return ids
+
+
+@torch.no_grad()
+def test_generated_negatives_are_those_of_the_model_that_the_encoder_began_as(
+    monkeypatch, tmp_path
+):
+    """GPT-2 in the paper, also where the LM is TinyLlama: through the text of the phrase."""
+    golds, extensions = written_phrases(monkeypatch, tmp_path, encoder_from="foreign")
+    foreign, hf = load_backbone("foreign")
+    other, own = Tokenizer(hf.backend_tokenizer), tiny_lm().tokenizer
+    allowed = set()
+    for gold, text in zip(golds, own.decode_all(golds), strict=True):
+        prompt = other.encode(text).ids
+        written = continued(foreign, prompt, 2)[len(prompt) :]
+        # At most as many of the LM's tokens, from the first ones of the other LM.
+        whole = [own.encode(text + other.decode(written[:size])).ids for size in (1, 2)]
+        allowed |= {tuple(ids[: len(gold) + n]) for ids in whole for n in (1, 2)}
+    assert extensions and set(extensions) <= allowed
+    assert len({key[:-1] for key in extensions} & set(golds)) > 3
+
+
+@torch.no_grad()
+def test_generated_negatives_of_a_model_with_the_lms_tokenizer_are_its_own_ids(
+    monkeypatch, tmp_path
+):
+    golds, extensions = written_phrases(monkeypatch, tmp_path, encoder_from="gpt2")
+    gpt2, _ = load_backbone("gpt2")
+    expected = {tuple(continued(gpt2, gold, n)) for gold in golds for n in (1, 2)}
+    assert extensions and set(extensions) <= expected
+
+
+@pytest.mark.parametrize("regime", ["full", "lora"])
+@pytest.mark.parametrize("kind", ["llama-split", "gpt2-tied", "corrected", "foreign-tied"])
+def test_every_tensor_of_a_loss_is_made_on_the_models_device(kind, regime):
+    """Tensors without a device are made on one that has no data, and would spoil the loss."""
+    options = {"negatives": {"kinds": ALL, "mask_true": True}, "losses": {"teacher": "bare"}}
+    totals = []
+    for default in ("cpu", "meta"):
+        task = make_task(LMS[kind](), validation=DOCUMENTS, regime=regime, **options)
+        # Batches are made on the CPU, whatever the model's device.
+        batches = [task._loader.load(task._passages, range(3 * i, 3 * i + 3)) for i in range(2)]
+        task._loader = SimpleNamespace(load=lambda _, rows, b=batches: b[rows.start // 3 % 2])
+        with torch.device(default):
+            for index in range(2):
+                torch.manual_seed(index)
+                loss = task.loss(index).total
+                loss.backward()
+                totals.append(float(loss))
+            totals.append(task.validate()["score"])
+    assert totals[:3] == totals[3:]
+
+
+def test_generated_negatives_are_written_on_the_models_device():
+    model, keys = make_llama(), [(5, 6), (7, 8, 9)]
+    expected = GreedyContinuations(model, 2).continuations(keys)
+    with torch.device("meta"):
+        assert GreedyContinuations(model, 2).continuations(keys) == expected
+
+
+def test_models_are_loaded_on_the_device_of_the_process(monkeypatch, tmp_path):
+    world = make_world(tmp_path)
+    monkeypatch.chdir(world)
+    devices = []
+
+    def noted(name, *, device):
+        devices.append(device)
+        return load_backbone(name)
+
+    monkeypatch.setattr(task_factory, "load_backbone", noted)
+    name = write_config(world, "run", regime="full", encoder_from="foreign")
+    processes = Processes(0, 1, torch.device("cuda", 1))
+    with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA|cuda"):
+        task_factory.make_task(read_config(world / name), processes)
+    assert devices == ["cuda:1", "cuda:1"]
+
+
+@pytest.mark.parametrize("kind", ["llama-split", "gpt2-tied"])
+def test_half_precision_is_close_to_single(kind):
+    """Autocast as the trainer does it: logits and losses are in single precision."""
+    plain, half = (make_task(LMS[kind]()) for _ in range(2))
+    for task in (plain, half):
+        for module in task.modules.values():
+            module.eval()
+    expected = plain.loss(0).total
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = half.loss(0).total
+    loss.backward()
+    assert loss.dtype == torch.float32 and loss.isfinite()
+    assert float(loss) == pytest.approx(float(expected), rel=0.05)
+    grads = [p.grad for p in trainable(half).values() if p.grad is not None]
+    assert grads and all(grad.isfinite().all() for grad in grads)
 
 
 def test_settings_that_cannot_work():

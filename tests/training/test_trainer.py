@@ -377,6 +377,38 @@ def test_a_snapshot_comes_back_as_it_was(tmp_path):
     assert_equal(read.tensors, saved.tensors)
 
 
+def test_a_snapshot_is_on_the_disk_before_an_older_one_is_deleted(tmp_path, monkeypatch):
+    """First its content, then its name, then the name's folder: power may fail between any two."""
+    old = write_snapshot(tmp_path, some(1), 1)
+    events, fsync, replace, unlink = [], os.fsync, os.replace, Path.unlink
+
+    def synced(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append(("sync", path.name, path.stat().st_size if path.is_file() else 0))
+        fsync(descriptor)
+
+    def replaced(draft, path):
+        events.append(("rename", Path(draft).name, Path(draft).stat().st_size))
+        replace(draft, path)
+
+    def deleted(path, **how):
+        events.append(("delete", path.name, 0))
+        unlink(path, **how)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(Path, "unlink", deleted)
+    new = write_snapshot(tmp_path, some(2), 1)
+    size, draft = new.stat().st_size, events[0][1]
+    assert draft.startswith(f".{new.name}.")
+    assert events == [
+        ("sync", draft, size),
+        ("rename", draft, size),
+        ("sync", tmp_path.name, 0),
+        ("delete", old.name, 0),
+    ]
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_no_byte_of_a_snapshot_changes_unnoticed(data):

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tiny_world import generates, make_world, write_config
 from toy_task import read_log
 
+from conftest import TEXT
 from univerb.modeling.dynamic import DynamicLM
 
 PAPER = {
@@ -22,7 +24,11 @@ PAPER = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    return make_world(tmp_path_factory.mktemp("world"))
+    folder = make_world(tmp_path_factory.mktemp("world"))
+    DynamicLM.from_pretrained(str(folder / "llama")).save_pretrained(folder / "encoder")
+    article = f" \n = Lease = \n \n {TEXT} \n"
+    (folder / "wiki.tokens").write_text(article * 3)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +73,26 @@ def test_a_dry_run_leaves_nothing(run, world, tmp_path, regime):
     assert not out.exists()
     # No bars of other libraries: they would run through ours.
     assert "it/s" not in ran.err
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda p: p.parent.name)
+def test_a_dry_run_of_every_config_that_ships(run, world, path):
+    """With tiny models and texts in the place of its own; everything else is the file's."""
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    is_wikitext = settings["data"]["documents"][0].endswith(".tokens")
+    data = {"documents": ["wiki.tokens" if is_wikitext else "texts"], "validation": ["held"]}
+    settings["data"] |= data | {"block": 48}
+    settings["model"] = "gpt2" if settings.get("model") == "gpt2" else "llama"
+    if saved := settings.get("encoder_from"):
+        settings["encoder_from"] = "encoder" if "/" in saved else "foreign"
+    settings.setdefault("frozen", {}).update({"groups": 2, "cache": "states"})
+    (world / "shipped.yaml").write_text(yaml.safe_dump(settings))
+    ran = run("train", "shipped.yaml", "--out", "nowhere", "--dry-run")
+    assert ran.code == 0, ran.err
+    assert "rows/s" in ran.out and not (world / "nowhere").exists()
 
 
 BAD = {

@@ -26,16 +26,23 @@ def test_every_config_that_ships_is_read():
 
 def test_the_configs_of_the_paper_follow_its_numbers():
     folder = ROOT / "configs"
-    gpt2, llama = (
+    gpt2, llama, ablation = (
         read_config(folder / "paper" / f"{name}.yaml")
-        for name in ("gpt2-wikitext103", "tinyllama-lora")
+        for name in ("gpt2-wikitext103", "tinyllama-lora", "ablation")
     )
-    for config in (gpt2, llama):
+    for config in (gpt2, llama, ablation):
         assert (config.run.steps, config.run.batch, config.run.accumulate) == (400_000, 4, 2)
         assert (config.optimiser.rate, config.optimiser.clip) == (5e-5, 1.0)
         assert (config.samples.kind, config.samples.sizes) == ("n-words", (2, 5))
-        assert config.encoder.heads == "tied"
-    assert (gpt2.regime, llama.regime) == ("full", "lora")
+        assert (config.encoder.heads, config.encoder_from) == ("tied", "gpt2")
+        assert (config.encoder.projector, config.encoder.dropout) == ("act_linear", 0.1)
+        assert (config.data.text, config.data.block, config.samples.gap) == ("cog", 256, (5, 12))
+        assert (config.negatives.extensions, config.negatives.depth) == (2, 1)
+        assert (config.optimiser.betas, config.optimiser.weight_decay) == ((0.9, 0.999), 0.0)
+        assert (config.losses.alignment, config.losses.support) == ("context", "V")
+    for config in (gpt2, llama):
+        assert config.negatives.kinds == ("in-batch", "prefixes", "self-retrieval", "generation")
+    assert (gpt2.regime, llama.regime, ablation.regime) == ("full", "lora", "full")
     assert (llama.lora.rank, llama.lora.alpha, llama.lora.dropout) == (8, 32, 0.1)
     for name in ("full", "lora"):
         assert read_config(folder / "tiny" / f"{name}.yaml").regime == name

@@ -4,6 +4,7 @@ import itertools
 
 import numpy
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from univerb.training.mixed_batch import MixedBatch, collate, true_continuations
 from univerb.training.negatives import (
     GreedyContinuations,
     PreBatch,
+    TextContinuations,
     forbidden_ids,
     prefixes,
     self_retrieval,
@@ -288,6 +290,50 @@ def test_generation_is_the_original_models_under_an_adapter():
     assert [p.requires_grad for p in adapted.parameters()] == trained
     merged = adapted.merge_and_unload()
     assert GreedyContinuations(merged, 2).continuations(keys) != expected
+
+
+class Says(GreedyContinuations):
+    """Instead of an LM: every prompt goes on alike."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = tuple(ids)
+
+    def continuations(self, keys):
+        return [self._ids] * len(keys)
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        (" pay the rent", [["▁pay", "▁the"]] * 2),
+        (" pay cats", [["▁pay"]] * 2),  # the unknown word is no part of a phrase
+        (" pay é", [["▁pay"]] * 2),  # cut within the last character
+        ("", [[], []]),
+        ("s", [[], []]),  # would change the phrase
+    ],
+)
+def test_another_lm_goes_on_in_the_tokens_of_this_one(says, expected):
+    """Llama's words have their space; the other LM is byte-level."""
+    words = ["<unk>", "▁the", "▁tenant", "▁shall", "▁pay", "▁rent"]
+    rust = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>")
+    )
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    rust.decoder = tokenizers.decoders.Metaspace()
+    own, hf = Tokenizer(rust), make_tokenizer()
+    other = Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
+    said = other.encode(says).ids
+    said = said[:-1] if says.endswith("é") else said
+    through_text = TextContinuations(Says(said), other, own, 2, frozenset([0]))
+    found = through_text.continuations([(1, 2), (2, 3)])
+    assert [[words[token] for token in key] for key in found] == expected
+
+
+def test_generation_begins_as_a_prompt_does():
+    model = make_llama()
+    key = (5, 6, 7)
+    begun = GreedyContinuations(model, 2, begin=[9]).continuations([key])
+    assert begun == GreedyContinuations(model, 2).continuations([(9, *key)])
 
 
 def test_barred_ids_are_special_or_break_a_line():

@@ -262,13 +262,14 @@ def test_a_trained_lm_is_found_where_its_folder_is(run, one, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     world = one[0]
     moved = shutil.copytree(world / "one-full" / "encoder", tmp_path / "elsewhere")
-    assert read_card(moved).backbone.name == "backbone"
+    backbone = read_card(moved).backbone
+    assert (backbone.name, backbone.trained_from) == ("llama-one-full", str(world / "llama"))
     lm = DynamicLM.from_pretrained("elsewhere")
     assert (lm.is_trained, lm.profile.mode) == (True, "atomic")
     before = DynamicLM.from_pretrained(str(world / "llama")).model.state_dict()
     after = lm.model.state_dict()
     assert not torch.equal(after["lm_head.weight"], before["lm_head.weight"])
-    for name, tensor in load_file(moved / "backbone" / "model.safetensors").items():
+    for name, tensor in load_file(moved / backbone.name / "model.safetensors").items():
         assert torch.equal(after[name], tensor)
     assert generates(run, world, moved)
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nltk.tokenize import NLTKWordTokenizer
+from tiny_world import make_beginning_tokenizer
 
 from conftest import EOS, TEXT, data_directory, make_tokenizer
 from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
-from univerb.phrases.tokenized import TokenizedText, tokenize_text
+from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import SampleConfig
 from univerb.training.samples import Sample, fmm, make_builder, n_ids, n_words
@@ -175,6 +176,37 @@ def test_a_config_names_its_builder():
     assert " The landlord shall give the tenant at least thirty days written notice" in keys
     rare = make_builder(SampleConfig(kind="fmm", min_count=100), documents, TOKENIZER)
     assert not phrases_of(rare(tokens, numpy.random.default_rng(0)))
+
+
+def test_phrases_are_counted_document_by_document_as_in_one_text():
+    # A word right behind a line break has no space, and begins no phrase.
+    texts = [f". {TEXT}", f". {TEXT} The tenant shall go.", ". The landlord shall pay." * 3]
+    one, many = (
+        FMMTable.mine(TokenArrays.concatenate(read(text).arrays() for text in parts), min_count=2)
+        for parts in (["\n".join(texts)], texts)
+    )
+    assert len(one) > 50
+    for column in ("tokens", "token_ends", "words", "word_ends", "counts"):
+        assert numpy.array_equal(getattr(one, column), getattr(many, column))
+
+
+@pytest.mark.parametrize("kind", ["n-words", "n-ids", "fmm"])
+def test_the_token_before_a_text_is_in_no_phrase(kind):
+    hf = make_beginning_tokenizer()
+    tokenizer = Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
+    documents = [Document(TEXT)] * 3
+    passage = Passages(documents, tokenizer, 256).tokens(0, 0)
+    settings = SampleConfig(kind=kind, gap=(0, 0), min_count=3)
+    sample = make_builder(settings, documents, tokenizer)(passage, numpy.random.default_rng(0))
+    check_tiling(passage, sample, (0, 0))
+    # The first phrase begins right behind it.
+    assert sample.units[0] == (0, 1) and sample.units[1][0] == 1 < sample.units[1][1] - 1
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("n-words", 5), ("n-ids", 5), ("fmm", 16)])
+def test_phrases_are_as_long_as_in_the_paper_unless_sizes_say_otherwise(kind, longest):
+    assert SampleConfig(kind=kind).sizes == (2, longest)
+    assert SampleConfig(kind=kind, sizes=(3, 4)).sizes == (3, 4)
 
 
 def test_words_need_nltk(monkeypatch):

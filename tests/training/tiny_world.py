@@ -5,10 +5,10 @@ from pathlib import Path
 import tokenizers
 import torch
 import yaml
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, pre_tokenizers, processors, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from conftest import MAKERS, TEXT, make_tokenizer, saved
+from conftest import EOS, MAKERS, TEXT, make_tokenizer, saved
 from univerb.modeling.dynamic import DynamicLM
 
 RUN = {"steps": 4, "batch": 4, "accumulate": 2, "save_every": 1, "validate_every": 2}
@@ -42,6 +42,15 @@ def save_foreign(folder: Path) -> None:
     sizes = GPT2Config(vocab_size=270, n_positions=128, n_embd=16, n_layer=2, n_head=2)
     GPT2LMHeadModel(sizes).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=rust, eos_token="<e>").save_pretrained(folder)
+
+
+def make_beginning_tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer that puts a special token before a prompt, as Llama's does."""
+    hf = make_tokenizer()
+    hf.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{EOS} $A", special_tokens=[(EOS, hf.eos_token_id)]
+    )
+    return hf
 
 
 def write_config(folder: Path, name: str, **sections) -> str:

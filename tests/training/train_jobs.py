@@ -93,6 +93,29 @@ def die_at(name: str, count: int, after: bool) -> None:
     setattr(os, name, call)
 
 
+def saved_steps(folder: Path) -> list[int]:
+    """Read all that bear a checkpoint's name, not only the newest: each must be complete."""
+    return [read_snapshot(path).progress.step for path in snapshot_paths(folder)]
+
+
+def kill_each(command: list[str], out: str, moments: list[float]) -> list[list[Any]]:
+    """Kill a run at each moment, a share of its time, in a folder of its own, and let it finish."""
+
+    def work(folder: str) -> Callable[[], int]:
+        return lambda: run_command([*command, "--out", folder])
+
+    for name in (f"{out}-whole", f"{out}-timed"):
+        began = time.perf_counter()
+        work(name)()
+    seconds = time.perf_counter() - began
+    reached: list[list[Any]] = []
+    for number, moment in enumerate(moments):
+        folder = f"{out}-{number}"
+        killed = in_child(work(folder), moment * seconds)
+        reached.append([killed, saved_steps(Path(folder)), in_child(work(folder))])
+    return reached
+
+
 def crash(settings: dict[str, Any], moments: list[Any]) -> list[list[Any]]:
     """Kill a toy run again and again, look at what is on disk each time, and let it finish.
 
@@ -113,10 +136,7 @@ def crash(settings: dict[str, Any], moments: list[Any]) -> list[list[Any]]:
             run_toy(settings, alone)
 
         code = in_child(work, moment * seconds if isinstance(moment, float) else None)
-        # All that bear a checkpoint's name, not only the newest.
-        paths = snapshot_paths(Path(settings["folder"]))
-        steps = [read_snapshot(path).progress.step for path in paths]
-        reached.append([code, max(steps, default=0)])
+        reached.append([code, max(saved_steps(Path(settings["folder"])), default=0)])
     in_child(lambda: run_toy(settings, alone))
     return reached
 
@@ -145,6 +165,8 @@ def run_job(job: dict[str, Any], processes: Processes) -> Any:
         return run_toy(job["toy"], processes)
     if "crash" in job:
         return crash(job["crash"], job["moments"])
+    if "moments" in job:
+        return kill_each(job["command"], job["out"], job["moments"])
     if "signal" in job:
         return in_child(lambda: interrupted(job["command"], job["signal"], job["at"]))
     return run_command(job["command"])

@@ -6,13 +6,14 @@ as small as the system that they measure.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from univerb.documents.read import read_documents
+from univerb.documents.wikitext import article_text, wikitext_articles
 from univerb.errors import DocumentError
-from univerb.lab.protocols.passages import is_held_out, law_lines, wikitext_articles
+from univerb.lab.protocols.passages import is_held_out, law_lines
 from univerb.locations import cache_directory
 from univerb.phrase import Document
 
@@ -137,9 +138,18 @@ def _build(
     build_corpus(path, documents, lm, settings, progress=progress)
 
 
+def _articles(path: Path) -> Iterator[Document]:
+    """Yield the articles of a WikiText file in CoG's form, read line by line: it may be large."""
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for number, (title, paragraphs) in enumerate(wikitext_articles(lines), 1):
+            if paragraphs:
+                name = f"{path.name}#{number} {title}"
+                yield Document(article_text(paragraphs, "cog"), name)
+
+
 def _documents(path: Path) -> Iterable[Document]:
     if path.suffix == ".tokens":
-        return wikitext_articles(path)
+        return _articles(path)
     if path.suffix == ".en":
         # Its lines are sentences of different acts, so each is a document.
         return [Document(text, f"{path.name}#{number}") for number, text in law_lines(path)]

@@ -20,8 +20,8 @@ from univerb.locations import packaged_encoder
 
 FORMAT = 1
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
-ADAPTER, BACKBONE = "adapter", "backbone"
-"""Folders beside an encoder: a LoRA adapter, or a backbone that was trained with it."""
+ADAPTER = "adapter"
+"""The folder of a LoRA adapter beside an encoder."""
 
 
 class Backbone(BaseModel):
@@ -30,6 +30,9 @@ class Backbone(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    """What it is loaded by; a folder beside the encoder if it was trained with it."""
+    trained_from: str | None = None
+    """The LM that it was before, if so."""
     model_type: str
     hidden_size: int = Field(ge=1, le=1 << 20)
     static_size: int = Field(ge=1, le=1 << 30)

@@ -3,7 +3,7 @@
 encoder.safetensors       the weights, token embeddings left out where the LM's are used
 encoder_tokenizer.json    only for an encoder with a tokenizer of its own
 adapter/                  a LoRA adapter of the backbone, if one was trained
-backbone/                 the backbone, if it was trained
+NAME/                     the backbone, if it was trained: the card has its name
 univerb.json              versions, settings, the backbone it belongs to, sha256 of the files;
                           written last, so a folder that has it is complete
 """

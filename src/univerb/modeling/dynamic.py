@@ -78,6 +78,14 @@ class DynamicLM(PhraseModel):
         self._fingerprint: tuple[int, str] | None = None
         self.adapter: Path | None = None
         """The folder of the adapter that was merged into the model."""
+        self.trained_from: str | None = None
+        """The LM that the model was before it was trained with its encoder, if it was."""
+
+    def __repr__(self) -> str:
+        name = self.model.name_or_path
+        name = Path(name).name if Path(name).is_dir() else name
+        origin = f", trained from {self.trained_from!r}" if self.trained_from else ""
+        return f"{type(self).__name__}({name!r}{origin})"
 
     @classmethod
     def wrap(
@@ -123,8 +131,10 @@ class DynamicLM(PhraseModel):
         This is `univerb.load` with the torch engine, which explains the options.
         """
         folder, full_name = find_encoder(name)
-        backbone = backbone or (backbone_of(folder) if folder else name)
-        model, tokenizer = load_backbone(backbone, device=device, dtype=dtype, offline=offline)
+        own_backbone = backbone_of(folder) if folder else name
+        model, tokenizer = load_backbone(
+            backbone or own_backbone, device=device, dtype=dtype, offline=offline
+        )
         adapter_folder = adapter_beside(folder, name) if adapter else None
         if adapter_folder:
             model = load_adapter(model, adapter_folder)
@@ -137,6 +147,8 @@ class DynamicLM(PhraseModel):
             profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
         loaded = cls(model, tokenizer, encoder, profile)
         loaded.adapter, loaded.name = adapter_folder, full_name
+        if backbone is None:
+            loaded.trained_from = read_card(folder).backbone.trained_from
         return loaded
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
@@ -148,6 +160,7 @@ class DynamicLM(PhraseModel):
         target = Path(folder).expanduser()
         profile = read_card(self.adapter.parent).profile if self.adapter else self.profile
         description = describe(self.model, self.tokenizer)
+        description = description.model_copy(update={"trained_from": self.trained_from})
         write_checkpoint(target, self.encoder, description, profile, is_half=half)
         if self.adapter:
             copy_adapter(self.adapter, target / ADAPTER)

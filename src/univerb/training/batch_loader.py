@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy
-from transformers import PreTrainedModel
 
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
@@ -11,7 +10,7 @@ from univerb.phrase import Document
 from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.training.config import TrainingConfig
 from univerb.training.mixed_batch import MixedBatch, collate
-from univerb.training.negatives import GreedyContinuations, forbidden_ids
+from univerb.training.negatives import Continuations, Generator
 from univerb.training.samples import make_builder
 from univerb.training.suffix_array import SuffixArray
 from univerb.training.training_passages import Passages
@@ -21,7 +20,7 @@ class BatchLoader:
     """Makes samples of passages, and the pools in which their phrases are contrasted.
 
     Phrases and their continuations are looked up in the training `documents`; `generation` asks
-    the `original` LM, as it was before training.
+    the `generator`.
     """
 
     def __init__(
@@ -29,17 +28,17 @@ class BatchLoader:
         config: TrainingConfig,
         lm: DynamicLM,
         documents: Sequence[Document],
-        original: PreTrainedModel | None,
+        generator: Generator | None,
     ) -> None:
         self._seed = config.run.seed
         self._negatives = config.negatives
         self._static_size = lm.static_size
         self._build = make_builder(config.samples, documents, lm.tokenizer)
-        self._lm: GreedyContinuations | None = None
+        self._lm: Continuations | None = None
         self._corpus: SuffixArray | None = None
-        if "generation" in config.negatives.kinds and original is not None:
-            forbidden = forbidden_ids(lm.tokenizer, lm.static_size)
-            self._lm = GreedyContinuations(original, config.negatives.extensions, forbidden)
+        if "generation" in config.negatives.kinds and generator is not None:
+            k = config.negatives.extensions
+            self._lm = generator.continuations(lm.tokenizer, lm.static_size, k)
         if "corpus-retrieval" in config.negatives.kinds:
             runs = (tokenize_text(document.text, lm.tokenizer).arrays() for document in documents)
             self._corpus = SuffixArray(TokenArrays.concatenate(runs).ids)

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from univerb.config import EncoderConfig, Lora, Positions
+from univerb.documents.wikitext import WikiTextForm
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -28,6 +29,9 @@ class DataConfig(Section):
     documents: tuple[str, ...]
     """Files or folders, relative to the folder that univerb is started in."""
     validation: tuple[str, ...] = ()
+    text: WikiTextForm = "raw"
+    """The form of WikiText's files (`.tokens`), whose articles are documents: as it is, with CoG's
+    replacements, or de-tokenised."""
     block: int = Field(default=256, ge=8, le=1 << 20)
     """Tokens of a passage, at most; none crosses a document's end."""
     limit: int | None = Field(default=None, ge=1)
@@ -40,8 +44,11 @@ class SampleConfig(Section):
     """How phrases are put into a passage (docs/method.md, Training samples)."""
 
     kind: Literal["n-words", "n-ids", "fmm"] = "n-words"
-    sizes: Sizes = (2, 5)
-    """Shortest and longest phrase: words for n-words and fmm, tokens for n-ids."""
+    sizes: Sizes = Field(
+        default_factory=lambda data: (2, 16) if data.get("kind") == "fmm" else (2, 5)
+    )
+    """Shortest and longest phrase: words for n-words and fmm, tokens for n-ids. By default as in
+    the paper: 2 to 5, and for fmm, as in CoG, 2 to 16."""
     gap: Sizes = (5, 12)
     """Tokens between two phrases, drawn evenly; at least 5 in the paper. (0, 0) is dense."""
     min_count: int = Field(default=5, ge=1)

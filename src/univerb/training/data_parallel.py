@@ -95,7 +95,8 @@ class ParallelModules:
                 for grad in grads:
                     dist.all_reduce(grad)
                     grad.div_(self._processes.size)
-            norms.append(full_tensor(nn.utils.get_total_norm(grads)))
+            # Without gradients it is a zero on the CPU.
+            norms.append(full_tensor(nn.utils.get_total_norm(grads)).to(self._processes.device))
         norm = float(torch.stack(norms).norm())
         for parameter in self.parameters().values():
             if norm > limit and parameter.grad is not None:

@@ -16,7 +16,7 @@ from univerb.modeling.encoder import Plan, plan
 from univerb.phrases.tokenized import Flags
 from univerb.training.config import NegativeConfig
 from univerb.training.negatives import (
-    GreedyContinuations,
+    Continuations,
     corpus_retrieval,
     generation,
     in_batch,
@@ -64,7 +64,7 @@ def collate(
     forbidden: Sequence[Flags],
     negatives: NegativeConfig,
     static_size: int,
-    lm: GreedyContinuations | None = None,
+    lm: Continuations | None = None,
     corpus: SuffixArray | None = None,
 ) -> MixedBatch:
     """Make a batch.
@@ -74,7 +74,7 @@ def collate(
         forbidden: For each passage, which of its tokens no phrase may contain.
         negatives: What to put into the pool beside the gold phrases.
         static_size: |V|; the first phrase of the pool has this id.
-        lm: The original LM, needed for `generation`.
+        lm: The LM that writes negatives, needed for `generation`.
         corpus: The training text, needed for `corpus-retrieval`.
 
     Returns:

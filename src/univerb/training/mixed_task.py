@@ -7,7 +7,7 @@ is here: docs/method.md, Losses.
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from univerb.config import Profile
 from univerb.errors import OptionError
 from univerb.modeling.adapter import attach, save_adapter
-from univerb.modeling.card import ADAPTER, BACKBONE
+from univerb.modeling.card import ADAPTER
 from univerb.modeling.checkpoint import describe, write_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
@@ -27,7 +27,7 @@ from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig
 from univerb.training.losses import Expanded, LossSum, kl_loss, phrase_loss, token_loss
 from univerb.training.mixed_batch import MixedBatch, PoolEntry, true_continuations
-from univerb.training.negatives import PreBatch, before_training
+from univerb.training.negatives import Generator, PreBatch, before_training
 from univerb.training.pool_encoding import encode_pool, pool_bias
 from univerb.training.processes import Processes
 from univerb.training.samples import Key
@@ -48,7 +48,8 @@ class MixedTask:
     A batch and its pool are the same for any number of processes. Each process encodes its share
     of the pool, reads its share of the passages, and divides by the counts of the whole batch.
     Dropout alone depends on the number of processes: each draws masks for its own share. The LM and
-    its encoder are trained in place.
+    its encoder are trained in place. Generated negatives are those of `generator`, by default of
+    the LM as it was before training.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class MixedTask:
         lm: DynamicLM,
         documents: Sequence[Document],
         validation: Sequence[Document] = (),
+        generator: Generator | None = None,
     ) -> None:
         if config.run.batch < processes.size:
             raise OptionError(
@@ -75,18 +77,22 @@ class MixedTask:
         self._adapted: PeftModel | None = None
         self._original: PreTrainedModel | None = None
         """The LM before training, where no adapter can be switched off to get it."""
-        self._make_trainable()
-        self._loader = BatchLoader(config, lm, documents, self._adapted or self._original)
+        self._make_trainable(needs_original=generator is None)
+        original = self._adapted or self._original
+        if generator is None and original is not None:
+            generator = Generator(original, lm.tokenizer)
+        self._loader = BatchLoader(config, lm, documents, generator)
         if isinstance(lm.encoder.heads, SplitHeads) and not lm.is_trained:
             self._fit_heads(lm.encoder.heads)
 
-    def _make_trainable(self) -> None:
+    def _make_trainable(self, needs_original: bool) -> None:
         config, lm = self._config, self._lm
         lm.encoder.requires_grad_(config.regime == "full" or config.lora.encoder)
         if config.regime == "lora":
             self._adapted = attach(lm.model, config.lora)
             return
-        if "generation" in config.negatives.kinds or config.losses.teacher == "bare":
+        generates = needs_original and "generation" in config.negatives.kinds
+        if generates or config.losses.teacher == "bare":
             self._original = copy.deepcopy(lm.model).eval().requires_grad_(False)
         lm.model.requires_grad_(True)
 
@@ -161,9 +167,11 @@ class MixedTask:
         if self._adapted is not None:
             save_adapter(self._adapted, folder / ADAPTER)
         else:
-            lm.model.save_pretrained(folder / BACKBONE)
-            lm.hf_tokenizer.save_pretrained(folder / BACKBONE)
-            description = description.model_copy(update={"name": BACKBONE})
+            name = _trained_name(description.name, folder.resolve().parent.name)
+            lm.model.save_pretrained(folder / name)
+            lm.hf_tokenizer.save_pretrained(folder / name)
+            names = {"name": name, "trained_from": description.name}
+            description = description.model_copy(update=names)
         # The encoder is the same; only its description changes.
         encoder = copy.copy(lm.encoder)
         steps = self._trained_before + step
@@ -285,3 +293,9 @@ def _metric_sums(sums: LossSums) -> dict[str, float]:
     if phrase := sums.get("phrase"):
         metrics |= {"phrase_accuracy": phrase.right, "over_firing": phrase.fired}
     return metrics
+
+
+def _trained_name(source: str, run: str) -> str:
+    """Return the name of what a run made of an LM, such as gpt2-wiki."""
+    source = PurePath(source).name
+    return run if run.startswith(source) else f"{source}-{run}"

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import takewhile
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -71,8 +72,16 @@ def corpus_retrieval(golds: Iterable[Key], corpus: SuffixArray, extensions: int)
             yield from _extended(key, following)
 
 
-def generation(golds: Sequence[Key], lm: "GreedyContinuations") -> Iterator[Key]:
-    """Yield gold phrases with what the LM writes after them without any other context."""
+class Continuations(Protocol):
+    """What some LM writes after phrases."""
+
+    def continuations(self, keys: Sequence[Key]) -> list[Key]:
+        """Return some tokens for each phrase, or none."""
+        ...
+
+
+def generation(golds: Sequence[Key], lm: Continuations) -> Iterator[Key]:
+    """Yield gold phrases with what an LM writes after them without any other context."""
     for key, following in zip(golds, lm.continuations(golds), strict=True):
         yield from _extended(key, following)
 
@@ -134,21 +143,93 @@ class PreBatch:
             begin = end
 
 
+class Generator(NamedTuple):
+    """The LM that writes negatives, as it was before training, and its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+
+    @property
+    def size(self) -> int:
+        """The number of tokens that it can write."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def continuations(self, tokenizer: Tokenizer, static_size: int, k: int) -> Continuations:
+        """Write at most `k` tokens after phrases of the LM that has this tokenizer and |V|."""
+        own, forbidden = self.tokenizer, forbidden_ids(self.tokenizer, self.size)
+        greedy = GreedyContinuations(self.model, k, forbidden, own.begin_ids)
+        if (own.fingerprint(), self.size) == (tokenizer.fingerprint(), static_size):
+            return greedy
+        return TextContinuations(greedy, own, tokenizer, k, forbidden_ids(tokenizer, static_size))
+
+
+class TextContinuations:
+    """What an LM with another tokenizer writes after a phrase: through the text of the phrase.
+
+    Args:
+        greedy: What the other LM writes, in its own tokens.
+        other: Its tokenizer.
+        tokenizer: That of the phrases.
+        k: Tokens to return, at most.
+        forbidden: Tokens that no phrase may contain.
+    """
+
+    def __init__(
+        self,
+        greedy: "GreedyContinuations",
+        other: Tokenizer,
+        tokenizer: Tokenizer,
+        k: int,
+        forbidden: frozenset[int],
+    ) -> None:
+        self._greedy = greedy
+        self._other = other
+        self._tokenizer = tokenizer
+        self._k = k
+        self._forbidden = forbidden
+
+    def continuations(self, keys: Sequence[Key]) -> list[Key]:
+        """Return at most k tokens for each phrase; none if they would change the phrase's own."""
+        texts = self._tokenizer.decode_all(keys)
+        prompts = [tuple(self._other.encode(text).ids) for text in texts]
+        written = iter(self._greedy.continuations([prompt for prompt in prompts if prompt]))
+        return [
+            self._translated(key, text, next(written)) if prompt else ()
+            for key, text, prompt in zip(keys, texts, prompts, strict=True)
+        ]
+
+    def _translated(self, key: Key, text: str, following: Key) -> Key:
+        # A stream holds back the last tokens of a character that is not complete.
+        text += self._other.stream().push(following)
+        encode = self._tokenizer.encode_inside if text[0].isspace() else self._tokenizer.encode
+        ids = tuple(encode(text).ids)
+        if ids[: len(key)] != key:
+            return ()
+        new = ids[len(key) : len(key) + self._k]
+        return tuple(takewhile(lambda token: token not in self._forbidden, new))
+
+
 class GreedyContinuations:
-    """What the original LM writes after a phrase; cached, since phrases recur.
+    """What an LM writes after a phrase; cached, since phrases recur.
 
     Args:
         model: The LM. An adapter on it is switched off while it generates.
         k: Tokens to generate, at most.
         forbidden: Tokens that no phrase may contain (`forbidden_ids`); generation stops before one.
+        begin: Special tokens that it wants before a text.
     """
 
     def __init__(
-        self, model: PreTrainedModel, k: int, forbidden: frozenset[int] = frozenset()
+        self,
+        model: PreTrainedModel,
+        k: int,
+        forbidden: frozenset[int] = frozenset(),
+        begin: Sequence[int] = (),
     ) -> None:
         self._model = model
         self._k = k
-        self._barred = forbidden
+        self._forbidden = forbidden
+        self._begin = begin
         self._cache: dict[Key, Key] = {}
 
     def continuations(self, keys: Sequence[Key]) -> list[Key]:
@@ -173,7 +254,7 @@ class GreedyContinuations:
     def _generate(self, keys: list[Key]) -> None:
         # Always as many rows, so that sums are rounded alike in any batch, and a run that resumes
         # with an empty cache generates the same.
-        filled = [*keys, *[keys[0]] * (_ROWS - len(keys))]
+        filled = [[*self._begin, *key] for key in [*keys, *[keys[0]] * (_ROWS - len(keys))]]
         ids = torch.tensor(filled, device=self._model.device)
         cache = None
         columns: list[list[int]] = []
@@ -183,7 +264,7 @@ class GreedyContinuations:
             columns.append(ids[:, 0].tolist())
         rows = zip(*columns, strict=True) if columns else [()] * len(filled)
         for key, row in zip(keys, rows, strict=False):
-            self._cache[key] = tuple(takewhile(lambda token: token not in self._barred, row))
+            self._cache[key] = tuple(takewhile(lambda token: token not in self._forbidden, row))
 
 
 def forbidden_ids(tokenizer: Tokenizer, static_size: int) -> frozenset[int]:

@@ -25,7 +25,8 @@ def encode_pool(lm: DynamicLM, pool: Pool, processes: Processes) -> PhraseVector
     phrases = [k for k in order if layout.row[k] in share]
     vectors = _encode(lm, pool, layout, share, phrases)
     sides = [vectors.outputs] if lm.is_tied else [vectors.inputs, vectors.outputs]
-    rows = processes.gather(torch.cat(sides, dim=1))[torch.tensor(order).argsort()]
+    rows = processes.gather(torch.cat(sides, dim=1))
+    rows = rows[torch.tensor(order, device=rows.device).argsort()]
     return PhraseVectors(rows[:, : lm.width], rows[:, -lm.width :])
 
 

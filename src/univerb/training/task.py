@@ -50,5 +50,8 @@ class Task(Protocol):
         ...
 
     def export(self, folder: Path, step: int) -> None:
-        """Write what users load: the encoder, and an adapter where there is one."""
+        """Write what users load: the encoder, and an adapter or a trained LM beside it.
+
+        `folder` is in that of the run, after which an LM that was trained is named.
+        """
         ...

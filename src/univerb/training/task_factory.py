@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from transformers import AutoModel
 
-from univerb.documents.read import read_documents
 from univerb.errors import OptionError
 from univerb.locations import cache_directory
 from univerb.modeling.backbones import load_backbone
@@ -20,8 +19,10 @@ from univerb.training.config import TrainingConfig
 from univerb.training.frozen.frozen_task import FrozenTask
 from univerb.training.frozen.states import StateCache
 from univerb.training.mixed_task import MixedTask
+from univerb.training.negatives import Generator
 from univerb.training.processes import Processes
 from univerb.training.task import Task
+from univerb.training.training_documents import TrainingDocuments
 from univerb.training.training_passages import Passages
 
 
@@ -29,18 +30,19 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     """Load models and text of a run; OptionError if its settings do not go together."""
     if config.regime == "frozen":
         _check_frozen(config)
-    documents = read_documents(*config.data.documents)[: config.data.limit]
-    validation = read_documents(*config.data.validation) if config.data.validation else []
+    data = config.data
+    documents = TrainingDocuments(data.documents, data.text, data.limit)
+    validation = TrainingDocuments(data.validation, data.text)
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
     torch.manual_seed(config.run.seed)
-    lm = _starting_lm(config, str(processes.device))
-    if config.data.block > lm.context_size:
+    lm, generator = _starting_lm(config, str(processes.device))
+    if data.block > lm.context_size:
         raise OptionError(
-            f"data.block is {config.data.block}; the LM sees {lm.context_size} positions. "
+            f"data.block is {data.block}; the LM sees {lm.context_size} positions. "
             f"Give at most {lm.context_size}."
         )
     if config.regime != "frozen":
-        return MixedTask(config, processes, lm, documents, validation)
+        return MixedTask(config, processes, lm, documents, validation, generator)
     if lm.encoder.tokenizer is not None:
         raise OptionError(
             "encoder_from names a model with its own tokenizer, which the frozen regime cannot "
@@ -55,26 +57,31 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
     )
 
 
-def _starting_lm(config: TrainingConfig, device: str) -> DynamicLM:
-    """Load the backbone with a saved encoder, one made of another model, or a fresh one."""
+def _starting_lm(config: TrainingConfig, device: str) -> tuple[DynamicLM, Generator | None]:
+    """Load the backbone with a saved encoder, one made of another model, or a fresh one.
+
+    The other model comes, too: it writes negatives, as the paper's GPT-2 does beside TinyLlama.
+    """
     model, hf_tokenizer = load_backbone(config.model, device=device)
     if config.encoder_from is None:
-        return DynamicLM.wrap(model, hf_tokenizer, config.encoder)
+        return DynamicLM.wrap(model, hf_tokenizer, config.encoder), None
     saved = Path(config.encoder_from).expanduser()
     if (saved / CARD).is_file():
         description = describe(model, Tokenizer(hf_tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(saved, model, description)
-        return DynamicLM.wrap(model, hf_tokenizer, encoder, profile)
-    other, other_tokenizer = load_backbone(config.encoder_from, device=device)
+        return DynamicLM.wrap(model, hf_tokenizer, encoder, profile), None
+    other, other_hf = load_backbone(config.encoder_from, device=device)
     body = AutoModel.from_config(other.base_model.config, dtype=model.dtype)
     body.load_state_dict(other.base_model.state_dict())
+    tokenizer = Tokenizer(other_hf.backend_tokenizer, other_hf.all_special_ids)
     encoder = PhraseEncoder.from_model(
         body.to(device),
-        Tokenizer(other_tokenizer.backend_tokenizer),
+        tokenizer,
         Embeddings(model.get_input_embeddings(), model.get_output_embeddings()),
         config.encoder,
     )
-    return DynamicLM.wrap(model, hf_tokenizer, encoder)
+    generator = Generator(other.requires_grad_(False), tokenizer)
+    return DynamicLM.wrap(model, hf_tokenizer, encoder), generator
 
 
 def _check_frozen(config: TrainingConfig) -> None:

@@ -23,13 +23,17 @@ _LONGEST_WORD = 256
 
 
 class Passages:
-    """Documents as passages of at most `block` tokens, none of which crosses a document's end."""
+    """Documents as passages of at most `block` tokens, none of which crosses a document's end.
+
+    A passage begins as a prompt does, with the special tokens that the LM wants before a text.
+    """
 
     def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, block: int) -> None:
         if not documents:
             raise DocumentError("there is no text to train on. Name files in data.documents.")
         self._documents = documents
         self._tokenizer = tokenizer
+        self._begin = numpy.array(tokenizer.begin_ids, dtype=numpy.int32)
         self._block = block
         self._characters = block * _CHARACTERS_PER_TOKEN
         counts = [max(-(-len(document.text) // self._characters), 1) for document in documents]
@@ -41,7 +45,8 @@ class Passages:
 
     def fingerprint(self) -> str:
         """Return a hash of the texts and of how they are cut."""
-        content = hashlib.sha256(f"{self._block} {self._characters}".encode())
+        begin = self._begin.tolist()
+        content = hashlib.sha256(f"{self._block} {self._characters} {begin}".encode())
         for document in self._documents:
             content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
         return content.hexdigest()[:16]
@@ -54,7 +59,8 @@ class Passages:
         text = self._documents[owner].text
         begin = (passage - int(self._first[owner])) * self._characters
         words = text[_word_start(text, begin) : _word_start(text, begin + self._characters)]
-        return _truncate(tokenize_text(words, self._tokenizer), self._block)
+        tokens = _truncate(tokenize_text(words, self._tokenizer), self._block - len(self._begin))
+        return _prepend(self._begin, tokens)
 
 
 @lru_cache(maxsize=4)
@@ -76,3 +82,14 @@ def _truncate(text: TokenizedText, size: int) -> TokenizedText:
         return text
     arrays = (getattr(text, name)[:size] for name in TokenizedText.__slots__ if name != "text")
     return TokenizedText(text.text[: int(text.end[size - 1])], *arrays)
+
+
+def _prepend(ids: NDArray[numpy.int32], text: TokenizedText) -> TokenizedText:
+    """Put special tokens before a text, unless it is empty; no phrase may contain them."""
+    if not len(ids) or not len(text.ids):
+        return text
+    names = [name for name in TokenizedText.__slots__ if name != "text"]
+    before = {name: numpy.zeros(len(ids), getattr(text, name).dtype) for name in names}
+    before |= {"ids": ids, "is_masked": numpy.ones(len(ids), dtype=bool)}
+    columns = {name: numpy.concatenate([before[name], getattr(text, name)]) for name in names}
+    return TokenizedText(text.text, **columns)

@@ -10,10 +10,11 @@ import time
 import pytest
 from rich.console import Console
 
-from conftest import saved_encoder
+from conftest import make_llama, make_tokenizer, saved, saved_encoder
 from tiny_data import tiny_data
 from univerb.lab.protocols.asqa_answers import AsqaProtocol
 from univerb.lab.protocols.lm_scorer import TextScorer
+from univerb.modeling.checkpoint import describe, write_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 
 OPTIONS = ("--limit", 20, "--limit-nucleus", 3, "--timed", 0, "--max-tokens", 8, "-k", 3)
@@ -133,6 +134,25 @@ def test_every_model_is_loaded_on_the_device_that_was_named(run, model, tmp_path
     assert ran.code == 0, ran.err
     # Three LMs, and each of the models that score.
     assert devices == ["cuda:1"] * 7
+
+
+def test_a_trained_lm_is_named_and_does_not_score_itself(run, model, tmp_path):
+    lm = DynamicLM.from_pretrained(str(model))
+    names = {"name": "tiny-run", "trained_from": lm.model.name_or_path}
+    backbone = describe(lm.model, lm.tokenizer).model_copy(update=names)
+    trained = tmp_path / "run" / "encoder"
+    tuned = saved(trained / "tiny-run", DynamicLM.wrap(make_llama(seed=3), make_tokenizer()))
+    write_checkpoint(trained, lm.encoder, backbone, lm.profile)
+    options = ("--model", trained, "--featuriser", tuned, *OPTIONS, "--json")
+    ran = run("lab", "reproduce", "main", *options, "-o", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    result = ran.json["main"]["result"]
+    setup = result["setup"]
+    assert (setup["model"], setup["tokenizer"], setup["scorer"]) == ("tiny-run", "tiny", "tiny")
+    assert (result["facts"]["scorer = generator"], setup["training"]) == ("no", "not said")
+    # The LM before its training is known, and is a row.
+    names = ["bare LM", "LM trained with phrases, without them"]
+    assert [row["name"] for row in result["rows"][:2]] == names
 
 
 def command(model, out):

@@ -17,10 +17,9 @@ from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.data import describe_corpus, open_or_build
 from univerb.lab.judging.system_texts import read_pairs
-from univerb.lab.protocols import generation_runner
+from univerb.lab.protocols import generation_runner, negatives_tables
 from univerb.lab.protocols.experiment import Experiment, Sizes
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, GenerationTask
-from univerb.lab.protocols.hf_models import is_trained_along, origin
 from univerb.lab.protocols.language_tables import (
     ATOMIC,
     BARE,
@@ -29,14 +28,15 @@ from univerb.lab.protocols.language_tables import (
     language_table,
 )
 from univerb.lab.protocols.lm_scorer import TextScorer
-from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow
+from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow, trained_model
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
 from univerb.lab.protocols.passages import ACTS, COG, LAWMT, NATURAL, is_held_out
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper, unmet
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.config import TrainingConfig
+from univerb.training.config import TrainingConfig, read_config
+from univerb.training.trainer import TrainingResult
 
 COUNT = 20
 SIZES = Sizes(greedy=COUNT, nucleus=3, timed=1, uncached=1)
@@ -196,20 +196,11 @@ def test_a_model_whose_profile_is_atomic_has_one_row_and_may_read_its_prefix_in_
     ]
 
 
-def test_a_backbone_that_was_trained_with_its_encoder_is_known_by_its_place(tmp_path):
-    encoder = saved_encoder(tmp_path)
-    assert not is_trained_along(DynamicLM.from_pretrained(str(encoder)))
-    shutil.copytree(tmp_path / "tiny", encoder / "backbone")
-    lm = DynamicLM.from_pretrained(str(encoder), backbone=str(encoder / "backbone"))
-    assert is_trained_along(lm)
-    assert origin(lm) == "encoder/backbone"
-
-
 def test_the_training_text_of_wikitext_is_the_corpus_if_it_is_there(experiment, data, tmp_path):
     whole = Path(shutil.copytree(data, tmp_path / "data"))
     stand_in = describe_corpus(open_or_build(experiment.lm, "wiki", whole), False)
     assert stand_in.endswith("train-00.jsonl.gz stands in for WikiText-103's training text")
-    lines = [" = A = ", paragraph(1), " = B = ", paragraph(2)]
+    lines = [" = A = ", "", paragraph(1), "", " = B = ", "", paragraph(2)]
     (whole / "wikitext103/wiki.train.tokens").write_text("\n".join(lines) + "\n")
     corpus = open_or_build(experiment.lm, "wiki", whole)
     assert [each["name"] for each in corpus.listed()] == [
@@ -364,11 +355,49 @@ def test_every_row_of_the_ablation_has_settings():
             settings = AblationRow(row.section, row.name).settings(base)
             assert settings.samples.kind == SAMPLES[row.section]
             assert settings.negatives.kinds == KINDS[row.name]
+            assert settings.samples.sizes == ((2, 16) if row.section == "FMM" else (2, 5))
     # The paper: the prefixes of the gold phrase belong to all but in-batch negatives.
     assert KINDS["pre-batch"] == ("in-batch", "prefixes", "pre-batch")
     assert all(("prefixes" in kinds) == (name != "in-batch") for name, kinds in KINDS.items())
     rows = paper_table("negatives").rows
     assert len({AblationRow(row.section, row.name).folder for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_the_ablations_that_ship_are_the_papers_but_for_their_size(name):
+    path = Path(__file__).parents[3] / "configs" / name / "ablation.yaml"
+    base = read_config(path)
+    fmm = AblationRow("FMM", "corpus-retrieval").settings(base)
+    assert (fmm.samples.sizes, fmm.samples.min_count) == ((2, 16), 2)
+    assert AblationRow("N-words", "generation").settings(base).samples.sizes == (2, 5)
+    assert (base.encoder.heads, base.encoder.projector) == ("tied", "act_linear")
+    assert not base.encoder.count_correction
+    assert (base.losses.phrase, base.losses.token, base.losses.kl) == (1.0, 1.0, 1.0)
+    is_small = "SMALL" in path.read_text()
+    assert is_small == (name == "default") == (base.run.steps != 400_000)
+    if not is_small:
+        assert (base.model, base.encoder_from, base.regime) == ("gpt2", "gpt2", "full")
+        assert base.data.text == "cog"
+
+
+def test_a_row_is_trained_and_measured_on_the_device_of_the_experiment(monkeypatch, tmp_path):
+    """Not on the CPU, nor on any GPU that happens to be there."""
+    devices = []
+
+    def make_task(settings, processes):
+        devices.append(str(processes.device))
+        return "task"
+
+    result = TrainingResult(2, "finished", 2, 1.0, tmp_path)
+    monkeypatch.setattr(negatives_tables, "make_task", make_task)
+    monkeypatch.setattr(negatives_tables, "train", lambda *_: result)
+    monkeypatch.setattr(
+        DynamicLM, "from_pretrained", lambda name, **how: devices.append(how["device"]) or how
+    )
+    base = TrainingConfig.model_validate({"data": {"documents": ["x"]}, "run": {"steps": 2}})
+    row = AblationRow("N-ids", "in-batch")
+    trained_model(row, base, tmp_path, "cuda:1", "float16")
+    assert devices == ["cuda:1", "cuda:1"]
 
 
 @pytest.mark.slow

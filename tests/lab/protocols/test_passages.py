@@ -13,10 +13,7 @@ from univerb.lab.protocols.passages import (
     NATURAL,
     RAW,
     TEST_SETS,
-    cog_form,
-    detokenised,
     is_held_out,
-    wikitext_articles,
 )
 from univerb.lab.protocols.passages import read_passages as read_set
 from univerb.modeling.dynamic import DynamicLM
@@ -91,18 +88,6 @@ def test_texts_that_are_too_short(tokenizer, data):
         read_passages(RAW, data, tokenizer, 5, prefix=5000)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text"),
-    [
-        (" He 's 1 @,@ 500 m ( 3 @.@ 2 ft ) tall . ", "He's 1,500 m (3.2 ft) tall."),
-        (' " In Safe Hands " , a guest @-@ star " x "', '"In Safe Hands", a guest-star "x"'),
-        ("It does n't ; why ?", "It doesn't; why?"),
-    ],
-)
-def test_detokenised(tokens, text):
-    assert detokenised(tokens) == text
-
-
 def test_acts_are_those_that_are_held_out(tokenizer, data):
     acts = read_documents(data / "law/eurlex.jsonl.gz")
     held_out = {act.name for act in acts if is_held_out(act.name)}
@@ -112,11 +97,7 @@ def test_acts_are_those_that_are_held_out(tokenizer, data):
     assert not any(is_held_out(f"lease-{number}.txt") for number in range(200))
 
 
-def test_cogs_form_replaces_what_cog_replaces_and_keeps_every_paragraph(tokenizer, data):
-    """As in the code of "Copy is All You Need", the space behind a comma included."""
-    spaced = " A guest @-@ star 's 1 @,@ 500 m ( 3 @.@ 2 ft ) <unk> , 2002 ."
-    formed = " A guest-star 's 1, 500 m ( 3.2 ft ) <|endoftext|> , 2002 ."
-    assert cog_form(spaced) == formed
+def test_cogs_form_keeps_every_paragraph(tokenizer, data):
     cog, raw, natural = (read_set(name, data, tokenizer, 100) for name in (COG, RAW, NATURAL))
     assert (cog.total, cog.left_out, len(cog.passages)) == (7, 0, 7)
     assert (raw.total, raw.left_out) == (7, 0)
@@ -138,13 +119,3 @@ def test_wikitext_103_has_as_many_passages_as_it_should(tokenizer):
     texts = {name: read_set(name, data_directory(), tokenizer, 1) for name in (COG, NATURAL)}
     assert (texts[COG].total, texts[COG].left_out) == (2183, 0)
     assert (texts[NATURAL].total, texts[NATURAL].left_out) == (2183, 828)
-
-
-def test_articles_of_wikitext(tmp_path):
-    path = tmp_path / "wiki.train.tokens"
-    lines = [" ", " = A = ", " ", " First @-@ rate . ", " = = Life = = ", " More <unk> . ", " "]
-    path.write_text("\n".join([*lines, " = B = C = ", " = = = D = = = ", " Last . ", ""]))
-    assert [(article.name, article.text) for article in wikitext_articles(path)] == [
-        ("wiki.train.tokens#1 A", "First-rate .\nMore <|endoftext|> ."),
-        ("wiki.train.tokens#2 B = C", "Last ."),
-    ]

@@ -28,7 +28,6 @@ from univerb.lab.protocols.asqa_answers import AsqaProtocol
 from univerb.lab.protocols.experiment import Experiment, Sizes
 from univerb.lab.protocols.featuriser import DEFAULT_FEATURISER, Featuriser, load_featuriser
 from univerb.lab.protocols.generation_runner import GenerationTask
-from univerb.lab.protocols.hf_models import is_trained_along
 from univerb.lab.protocols.lm_scorer import TextScorer, load_scorer
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
 from univerb.lab.tables.paper import paper_table, paper_tables, table_names
@@ -98,7 +97,7 @@ class PlainOptions(Options):
     """LMs without phrases that have rows of their own."""
 
     bare: str | None = None
-    """The LM as it was before training; that of an adapter is known."""
+    """The LM as it was before training, if the model does not say itself."""
     transformer: str | None = None
     """An LM that was fine-tuned without phrases: a folder, or a Hub id."""
 
@@ -211,7 +210,7 @@ def reproduce(
     featuriser = _featuriser(names, scorers, loading)
     lm = load_model(**dict(model))
     note_untrained(lm)
-    bare = _bare(model, plain_lms)
+    bare = _bare(lm, model, plain_lms)
     with progress_bars() as progress:
         experiment = Experiment(
             lm=lm,
@@ -223,7 +222,7 @@ def reproduce(
             sizes=sizes.numbers(),
             task=sizes.task(),
             k=sizes.k,
-            training=scorers.training or ("not said" if is_trained_along(lm) else "none"),
+            training=scorers.training or ("not said" if lm.adapter or lm.trained_from else "none"),
             bare=bare,
             transformer=_load_plain(model, plain_lms.transformer),
             progress=progress,
@@ -233,10 +232,10 @@ def reproduce(
     _show(reports, out, as_json)
 
 
-def _bare(model: ModelOptions, plain_lms: PlainOptions) -> DynamicLM | None:
+def _bare(lm: DynamicLM, model: ModelOptions, plain_lms: PlainOptions) -> DynamicLM | None:
     """Load the LM as it was before training, if that is another one."""
-    if plain_lms.bare:
-        return _load_plain(model, plain_lms.bare)
+    if name := plain_lms.bare or lm.trained_from:
+        return _load_plain(model, name)
     return load_model(**dict(model) | {"adapter": False}) if model.adapter else None
 
 

@@ -30,7 +30,7 @@ from univerb.lab.protocols.asqa_scoring import (
     score_all,
 )
 from univerb.lab.protocols.experiment import Experiment
-from univerb.lab.protocols.hf_models import device_name, origin
+from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.tables.paper import Column
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
@@ -99,7 +99,7 @@ def asqa_table(
     progress = partial(experiment.progress, "asqa: score")
     scores = score_all(questions, answers, systems, judges, progress)
     setup = Setup(
-        model=origin(lm) or lm.name,
+        model=short_name(lm.model.name_or_path) or lm.name,
         data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
         n=len(questions),
         seed=settings.config.seed,

@@ -28,7 +28,7 @@ from univerb.lab.protocols.generation_runner import (
     GenerationRunner,
     GenerationTask,
 )
-from univerb.lab.protocols.hf_models import device_name, origin
+from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.passages import (
     ACTS,
@@ -237,7 +237,7 @@ class TestSetRun:
         experiment, corpus = self._experiment, self.corpus
         lm = experiment.lm
         setup = Setup(
-            model=origin(lm),
+            model=short_name(lm.model.name_or_path),
             data=self.test_set.about,
             n=n,
             seed=experiment.task.seed,
@@ -252,7 +252,7 @@ class TestSetRun:
             phrases=self._offered if corpus else "",
             prefix=PREFIX,
             budget=experiment.task.max_tokens,
-            tokenizer=origin(lm),
+            tokenizer=short_name(lm.trained_from or lm.model.name_or_path),
             device=device_name(lm.model.device),
         )
         return replace(setup, **changes)

@@ -6,28 +6,11 @@ import torch
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.modeling.dynamic import DynamicLM
-
 
 def short_name(name: str) -> str:
     """Return a model's name without the folders above it; a Hub id stays as it is."""
     path = Path(name).expanduser()
     return path.resolve().name if path.is_dir() else name
-
-
-def is_trained_along(lm: DynamicLM) -> bool:
-    """Tell whether an LM was trained together with its encoder: it then lies beside it."""
-    return lm.adapter is not None or _lies_beside(lm)
-
-
-def origin(lm: DynamicLM) -> str:
-    """Return where an LM came from: its name, behind that of the run that it was trained in."""
-    name = short_name(lm.model.name_or_path)
-    return f"{short_name(lm.name)}/{name}" if _lies_beside(lm) else name
-
-
-def _lies_beside(lm: DynamicLM) -> bool:
-    return bool(lm.name) and Path(lm.model.name_or_path).parent == Path(lm.name)
 
 
 def device_name(device: torch.device) -> str:

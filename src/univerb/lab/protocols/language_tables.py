@@ -6,7 +6,7 @@ from dataclasses import replace
 from univerb.lab.metrics.compression import Units, compression, retokenised
 from univerb.lab.protocols.experiment import Experiment, SystemMeasurements
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
-from univerb.lab.protocols.hf_models import origin
+from univerb.lab.protocols.hf_models import short_name
 from univerb.lab.protocols.result_cache import weights_hash
 from univerb.lab.tables.paper import Column, PaperTable
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
@@ -126,7 +126,11 @@ def _row_setup(
     if system.lm:
         lm = experiment.others[system.lm]
         was_tuned = system.name == TRANSFORMER.name
-        setup = replace(setup, model=origin(lm), training=training if was_tuned else "none")
+        setup = replace(
+            setup,
+            model=short_name(lm.model.name_or_path),
+            training=training if was_tuned else "none",
+        )
     return None if setup == common else setup
 
 

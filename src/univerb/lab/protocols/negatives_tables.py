@@ -37,9 +37,10 @@ class AblationRow(NamedTuple):
 
     def settings(self, base: TrainingConfig) -> TrainingConfig:
         """Return training settings with the samples and the negatives of this row."""
-        samples = base.samples.model_copy(update={"kind": SAMPLES[self.section]})
-        negatives = base.negatives.model_copy(update={"kinds": KINDS[self.name]})
-        changes = {"samples": samples.model_dump(), "negatives": negatives.model_dump()}
+        # What the file leaves open follows from the kind: FMM's phrases are longer.
+        samples = base.samples.model_dump(exclude_unset=True) | {"kind": SAMPLES[self.section]}
+        negatives = base.negatives.model_dump() | {"kinds": KINDS[self.name]}
+        changes = {"samples": samples, "negatives": negatives}
         # Validated again: not all negatives go with all samples.
         return TrainingConfig.model_validate(base.model_dump() | changes)
 
@@ -63,8 +64,11 @@ def negatives_table(
     """
     rows: list[SystemRow] = []
     splitter, n = "", 0
+    device = str(experiment.lm.model.device)
+    dtype = str(experiment.lm.model.dtype).removeprefix("torch.")
     for variant in dict.fromkeys(AblationRow(row.section, row.name) for row in table.rows):
-        trained = replace(experiment, lm=trained_model(variant, base, runs))
+        lm = trained_model(variant, base, runs, device, dtype)
+        trained = replace(experiment, lm=lm)
         system = TextSystem(variant.folder, {"mode": "atomic"})
         jobs = [GenerationJob(system, decoding) for decoding in table.decodings]
         measured = trained.on(test_set).measure(jobs)
@@ -79,18 +83,22 @@ def negatives_table(
     setup = run.setup(n, training=training, encoder="one for each row", splitter=splitter)
     about = (
         f"Each row was trained for {steps} steps of {base.run.batch * base.run.accumulate} passages"
-        f" of at most {base.data.block} tokens ({base.regime}); the paper trains 400,000 steps. "
-        "Phrases are generated in `atomic` mode, as there."
+        f" of at most {base.data.block} tokens ({base.regime}, {base.encoder.heads} heads); the "
+        "paper trains 400,000 steps. Phrases are generated in `atomic` mode, as there."
     )
     return TableResult(setup, tuple(rows), EXTRA, (about, *NOTES), run.facts)
 
 
-def trained_model(variant: AblationRow, base: TrainingConfig, runs: Path) -> DynamicLM:
+def trained_model(
+    variant: AblationRow, base: TrainingConfig, runs: Path, device: str, dtype: str
+) -> DynamicLM:
     """Train the model of a row, or continue with its snapshots, or load it if it is done."""
     settings = variant.settings(base)
-    processes = Processes.single()
+    processes = Processes.single(device)
     task = make_task(settings, processes)
     result = train(task, settings, runs / variant.folder, processes)
     if result.reason == "interrupted":
         raise KeyboardInterrupt
-    return DynamicLM.from_pretrained(str(result.export), adapter=base.regime == "lora")
+    return DynamicLM.from_pretrained(
+        str(result.export), adapter=base.regime == "lora", device=device, dtype=dtype
+    )

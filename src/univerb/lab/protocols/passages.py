@@ -5,7 +5,6 @@ shorter one stopped (docs/method.md).
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import NamedTuple
 
 from univerb.documents.chunks import chunked
 from univerb.documents.read import read_documents
+from univerb.documents.wikitext import UNKNOWN, cog_text, detokenised
 from univerb.errors import DocumentError, OptionError, did_you_mean
-from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
@@ -26,8 +25,6 @@ _ACT_WORDS = 256
 """Words of a passage of an act: more than 160 tokens."""
 _PASSAGES_PER_ACT = 4
 _HEADING = " ="
-_TITLE = re.compile(r" = (?!=)(.+?)(?<!=) = \s*")
-_UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,46 +71,9 @@ def wikitext_paragraphs(path: Path) -> Iterator[NamedText]:
             yield NamedText(f"line {number}", line.strip())
 
 
-def wikitext_articles(path: Path) -> Iterator[Document]:
-    """Yield the articles of a WikiText file in CoG's form, read line by line: it may be large."""
-    title, count = "", 0
-    paragraphs: list[str] = []
-
-    def article() -> Document:
-        return Document("\n".join(paragraphs), f"{path.name}#{count} {title}".strip())
-
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if match := _TITLE.fullmatch(line):
-                if paragraphs:
-                    yield article()
-                title, count, paragraphs = match[1], count + 1, []
-            elif line.strip() and not line.startswith(_HEADING):
-                paragraphs.append(cog_form(line.strip()))
-    if paragraphs:
-        yield article()
-
-
-def cog_form(text: str) -> str:
-    """Return WikiText's tokens in the form of CoG's data, comma and space included."""
-    pairs = {" @-@ ": "-", " @,@ ": ", ", " @.@ ": ".", _UNKNOWN: "<|endoftext|>"}
-    for tokens, written in pairs.items():
-        text = text.replace(tokens, written)
-    return text
-
-
 def natural_form(text: str) -> str | None:
     """Return WikiText's tokens as natural text; None for a paragraph with removed words."""
-    return None if _UNKNOWN in text else detokenised(text)
-
-
-def detokenised(text: str) -> str:
-    """Return WikiText's tokens as the text that they were made of, but for quotes' sides."""
-    text = re.sub(r" @([-,.])@ ", r"\1", text.strip())
-    text = re.sub(r'(?<!\S)" (.*?) "(?!\S)', r'"\1"', text)
-    text = re.sub(r"([(\[$£]) ", r"\1", text)
-    text = re.sub(r" (n't|'(?:s|re|ve|ll|d|m)?)(?= |$)", r"\1", text)
-    return re.sub(r" +([.,;:!?%)\]])", r"\1", text).strip()
+    return None if UNKNOWN in text else detokenised(text)
 
 
 def law_lines(path: Path) -> Iterator[NamedText]:
@@ -152,7 +112,7 @@ def _wikitext(about: str, form: Callable[[str], str | None]) -> TestSet:
 
 
 TEST_SETS = {
-    COG: _wikitext("", cog_form),
+    COG: _wikitext("", cog_text),
     RAW: _wikitext(", raw tokens", str),
     NATURAL: _wikitext(", de-tokenised", natural_form),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),

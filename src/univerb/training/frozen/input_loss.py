@@ -56,7 +56,10 @@ def input_losses(
     base = max(int(end.max()) - context, first_of_passage)
     # Also the first phrase has text before it.
     base = min(base, max(int(begin.min()) - 1, first_of_passage))
-    text = Branches(lm, passages.ids[base : int(end.max())].tolist())
+    # A passage begins as a prompt does; so does a text that begins within one.
+    special = lm.tokenizer.begin_ids if base > first_of_passage else []
+    text = Branches(lm, [*special, *passages.ids[base : int(end.max())].tolist()])
+    base -= len(special)
     hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
     at_last = torch.arange(len(rows)), lengths - 1
     last, first = rows.ids[at_last], rows.ids[:, 0]
