@@ -175,6 +175,16 @@ def test_progress_counts_up_to_the_end():
     assert told == [(4, 10), (8, 10), (10, 10)]
 
 
+def test_every_tensor_is_made_on_the_models_device(model):
+    """Where a tensor names no device it is of the one set here, which computes nothing."""
+    scorer = scorer_of(model)
+    expected = scorer.stream_perplexity(TEXTS), scorer.features(TEXTS)
+    with torch.device("meta"):
+        found = scorer.stream_perplexity(TEXTS), scorer.features(TEXTS)
+    assert found[0] == pytest.approx(expected[0])
+    numpy.testing.assert_allclose(found[1], expected[1], atol=1e-5)
+
+
 # Who scores
 
 
