@@ -54,6 +54,21 @@ def test_a_limit_spreads_over_the_file(tmp_path):
         assert asked == [f"Question {number}?" for number in numbers]
 
 
+def test_a_range_is_all_that_is_chosen_from(tmp_path):
+    path = write_json(tmp_path / "questions.json", [raw(number) for number in range(10)])
+
+    def asked(*arguments):
+        return [int(each.question[9]) for each in read_questions(path, *arguments)]
+
+    assert asked(None, 3, 4) == [4, 5, 6, 7, 8, 9]
+    assert asked(3, 3, 4) == [4, 6, 8]
+    assert asked(None, 3, 2, 4) == [2, 3, 4]
+    assert asked(None, 3, 8, 99) == [8, 9]
+    for first, last in ((10, None), (5, 4)):
+        with pytest.raises(OptionError, match="has questions 0 to 9.*Give another range"):
+            asked(None, 3, first, last)
+
+
 def test_keys_tell_questions_and_documents_apart():
     whole = AsqaQuestion.model_validate(raw(0))
     changed = [

@@ -10,17 +10,21 @@ import pytest
 from conftest import TEXT, make_llama, make_tokenizer, stir
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.judging.entailment import Entailment, Scorer
-from univerb.lab.protocols.asqa_answers import SYSTEMS, AsqaProtocol
+from univerb.lab.protocols.asqa_answers import SYSTEMS, AnswerRunner, AsqaProtocol
+from univerb.lab.protocols.asqa_questions import read_questions
 from univerb.lab.protocols.asqa_table import asqa_table
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.lm_scorer import TextScorer
+from univerb.lab.protocols.paper_tables import Resources, make_reports
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
 from univerb.lab.tables.table_report import Report
 from univerb.modeling.dynamic import DynamicLM
 
 PROTOCOL = AsqaProtocol(
-    parser="rules", decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12}
+    first=0,
+    parser="rules",
+    decoding={"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12},
 )
 
 
@@ -151,13 +155,56 @@ def test_a_reader_fills_the_columns_of_the_paper(experiment, path):
 
 def test_a_fine_tuned_lm_needs_the_bare_one(experiment, path):
     tuned, options = replace(experiment, training="wikitext-103"), {"protocol": PROTOCOL}
-    with pytest.raises(OptionError, match="Give it as `bare`"):
+    with pytest.raises(OptionError, match="Name it with --bare"):
         asqa_table(tuned, path, Lexical(), **options)
-    result = asqa_table(tuned, path, Lexical(), bare=make_lm(5), limit=1, **options)
+    result = asqa_table(replace(tuned, bare=make_lm(5)), path, Lexical(), limit=1, **options)
     bare, other = result.rows[0], result.rows[3]
     assert bare.setup and bare.setup.training == "none" and other.setup is None
     assert bare.cells != other.cells
     assert not any("frozen" in note for note in result.notes)
+
+
+def test_an_instruct_model_is_asked_in_its_chat_template(experiment, path):
+    lm = make_lm()
+    lm.hf_tokenizer.chat_template = (
+        "{% for message in messages %}<user>{{ message['content'] }}</user>{% endfor %}<answer>"
+    )
+    answers = {}
+    for chat in (None, True, False):
+        protocol = replace(PROTOCOL, chat=chat)
+        questions = read_questions(path, 1)
+        [answers[chat]] = AnswerRunner(lm, protocol, systems=SYSTEMS[:1]).run(questions).values()
+    assert answers[None] == answers[True] != answers[False]
+    assert AsqaProtocol().chat is None
+    asked = replace(experiment, lm=lm)
+    for chat, prompt in ((None, "chat template"), (False, "plain")):
+        protocol = replace(PROTOCOL, chat=chat)
+        result = asqa_table(asked, path, Lexical(), protocol=protocol, limit=1, systems=SYSTEMS[:1])
+        assert result.facts["prompt"] == prompt
+    assert (
+        asqa_table(experiment, path, Lexical(), protocol=PROTOCOL, limit=1).facts["prompt"]
+        == "plain"
+    )
+
+
+def test_questions_for_development_are_left_out(experiment, path):
+    with pytest.raises(OptionError, match="has questions 0 to 2, none of them from 40 on"):
+        asqa_table(experiment, path, Lexical())
+    protocol = replace(PROTOCOL, first=1)
+    result = asqa_table(experiment, path, Lexical(), protocol=protocol, systems=SYSTEMS[:1])
+    assert result.setup.n == 2
+    assert result.facts["questions"] == "spread over those from number 1 to the last of the file"
+
+
+def test_the_file_and_the_settings_are_those_that_were_given(experiment, path, tmp_path):
+    protocol = replace(PROTOCOL, shots=0, documents=2, encode_marker=True)
+    resources = Resources(
+        results=tmp_path, entailment=Lexical, asqa_file=path, asqa=protocol, questions=1
+    )
+    [report] = make_reports(experiment, "asqa", resources)
+    setup = report.comparison.result.setup
+    assert (setup.shots, setup.documents, setup.n) == (0, 2, 1)
+    assert "encode_marker True" in report.comparison.result.facts["options"].replace(": ", " ")
 
 
 def test_a_missing_file_is_said(experiment, tmp_path):

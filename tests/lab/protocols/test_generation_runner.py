@@ -1,6 +1,7 @@
 """What systems write: the plain LM's own text, phrases, growth, and runs that are killed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -22,6 +23,7 @@ from univerb.lab.protocols.passages import Passage
 from univerb.lab.protocols.result_cache import ResultCache
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.ngrams import ngrams
 
 PLAIN, OURS = TextSystem("plain", has_phrases=False), TextSystem("ours", {"phrase_bias": 4.0})
 JOBS = [
@@ -78,11 +80,73 @@ def test_with_phrases_units_tile_the_text(whole):
     _, texts, _ = whole
     assert any(text.phrase_lengths for text in texts)
     for text in texts:
-        assert len(text.ids) == 12
+        size = len(text.ids)
         words = text.units - len(text.phrase_lengths)
-        assert words + sum(text.phrase_lengths) == 12
+        assert words + sum(text.phrase_lengths) == size
         own = text.as_units()
-        assert (own.units, own.tokens, own.size) == (text.units, 12, len(text.text.encode()))
+        assert (own.units, own.tokens, own.size) == (text.units, size, len(text.text.encode()))
+
+
+def test_a_last_phrase_may_run_over_the_budget_as_in_the_paper(lm, corpus, passages):
+    atomic = TextSystem("atomic", {"mode": "atomic", "phrase_bias": 900.0})
+    texts = {}
+    for overshoot in ("allow", "forbid"):
+        task = replace(TASK, overshoot=overshoot)
+        [texts[overshoot]] = runner(lm, corpus, task=task).generate(
+            passages, [GenerationJob(atomic, "greedy")]
+        )
+    assert TASK.overshoot == "allow"
+    lengths = [len(text.ids) for text in texts["allow"]]
+    assert 12 < max(lengths) < 12 + 8 and min(lengths) >= 12
+    # Nothing but the last unit runs over.
+    assert all(len(t.ids) - t.phrase_lengths[-1] < 12 for t in texts["allow"] if len(t.ids) > 12)
+    assert {len(text.ids) for text in texts["forbid"]} == {12}
+
+
+def test_all_n_grams_of_the_chunks_or_those_of_the_corpus(lm, passages, tmp_path):
+    documents = [Document(TEXT, "lease.txt"), Document(paragraph(7, 9), "other.txt")]
+    few = build_corpus(tmp_path / "few.uv", documents, lm, CorpusSettings(max_phrases=5))
+    system, offered = TextSystem("ours"), {}
+    for kind in ("all", "stored"):
+        task = replace(TASK, offered=kind, k=9)
+        offered[kind] = {p.ids for p in runner(lm, few, task=task).phrases(passages[0], system)}
+    chunks = [hit.chunk for hit in few.search(lm.tokenizer.decode(passages[0].prefix), 9)]
+    source = ngrams((2, 8))
+    every = {
+        phrase.ids
+        for chunk in chunks
+        for phrase in source(Document(chunk.text, "chunk"), lm.tokenizer)
+    }
+    assert offered["all"] == every
+    assert offered["stored"] < every and 0 < len(offered["stored"]) <= 5
+    # What the corpus has no vector for is encoded, and offered.
+    [[text]] = runner(lm, few, task=replace(TASK, k=9)).generate(passages[:1], JOBS[1:2])
+    assert text.phrases == len(every)
+
+
+def test_many_phrases_are_not_kept_for_many_passages(lm, corpus, passages, monkeypatch):
+    sizes = []
+
+    def noticed(lm, prompts, *arguments, **options):
+        sizes.append(len(prompts))
+        return batch(lm, prompts, *arguments, **options)
+
+    monkeypatch.setattr(generation_runner, "batch", noticed)
+    runner(lm, corpus, task=replace(TASK, k=512)).generate(passages[:2], JOBS[1:2])
+    runner(lm, corpus, task=replace(TASK, k=512, offered="stored")).generate(
+        passages[:2], JOBS[1:2]
+    )
+    assert sizes == [1, 1, 2]
+
+
+def test_a_system_may_be_another_lm(lm, corpus, passages):
+    other = DynamicLM.wrap(make_llama(seed=5), make_tokenizer())
+    theirs = GenerationJob(TextSystem("theirs", has_phrases=False, lm="hash"), "greedy")
+    both = GenerationRunner(lm, corpus, TASK, ResultCache(None, "key"), {"hash": other})
+    ours, texts = both.generate(passages, [JOBS[0], theirs])
+    expected = [generate(other, p.prefix, max_tokens=12, ignore_eos=True).text for p in passages]
+    assert [text.text for text in texts] == expected != [text.text for text in ours]
+    assert theirs.key != JOBS[0].key
 
 
 def test_passages_draw_apart_and_always_the_same(lm, corpus, passages):

@@ -23,9 +23,6 @@ def model(request):
     return MAKERS[request.param]()
 
 
-IDS = [make_tokenizer()(text)["input_ids"] for text in TEXTS]
-
-
 def scorer_of(model, batch=8):
     return TextScorer(model, make_tokenizer(), "tiny", batch=batch)
 
@@ -44,8 +41,9 @@ def plain_losses(model, ids):
 # Features
 
 
-def test_features_are_the_last_hidden_state_at_the_last_token(model):
-    found = scorer_of(model).features([ids[:20] for ids in IDS])
+def test_features_are_the_last_hidden_state_at_the_last_token(model, monkeypatch):
+    monkeypatch.setattr(lm_scorer, "MAX_TOKENS", 20)
+    found = scorer_of(model).features(TEXTS)
     assert (found.dtype, found.shape) == (numpy.float32, (len(TEXTS), 32))
     for row, text in zip(found, TEXTS, strict=True):
         ids = ids_of(text)[:20]
@@ -57,30 +55,30 @@ def test_features_are_the_last_hidden_state_at_the_last_token(model):
         torch.testing.assert_close(logits, out.logits[0, -1], atol=1e-4, rtol=1e-4)
 
 
-def test_features_are_those_of_mauve_text(tmp_path):
+def test_features_are_those_of_mauve_text(tmp_path, monkeypatch):
     mauve = pytest.importorskip("mauve.compute_mauve")
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
     folder = saved(tmp_path / "tiny-gpt2", lm)
     expected = mauve.get_features_from_input(
         None, None, TEXTS, str(folder), 25, -1, "p", batch_size=3
     )
-    found = load_scorer(str(folder)).features([ids[:25] for ids in IDS])
+    monkeypatch.setattr(lm_scorer, "MAX_TOKENS", 25)
+    found = load_scorer(str(folder)).features(TEXTS)
     numpy.testing.assert_allclose(found, expected, atol=1e-5)
     assert numpy.ptp(expected, axis=0).min() > 0.01, "features that are alike would show nothing"
 
 
 def test_padding_and_batches_change_nothing(model):
     alone, together = scorer_of(model, batch=1), scorer_of(model, batch=8)
-    numpy.testing.assert_allclose(alone.features(IDS), together.features(IDS), atol=1e-4)
+    numpy.testing.assert_allclose(alone.features(TEXTS), together.features(TEXTS), atol=1e-4)
     assert alone.per_sample_perplexity(TEXTS) == pytest.approx(
         together.per_sample_perplexity(TEXTS), rel=1e-5
     )
 
 
 def test_long_windows_are_read_one_by_one(monkeypatch):
-    lists = [
-        [1 + (i * at) % 300 for i in range(size)] for at, size in enumerate((9, 60, 70, 30), 1)
-    ]
+    # Each letter is a token.
+    lists = [("xz" * size)[:size] for size in (9, 60, 70, 30)]
     scorer = scorer_of(make_llama())
     expected = scorer.features(lists)
     monkeypatch.setattr(lm_scorer, "_TOKENS", 70)
@@ -91,8 +89,8 @@ def test_long_windows_are_read_one_by_one(monkeypatch):
 
 
 @settings(max_examples=15)
-@given(st.lists(st.lists(st.integers(1, 319), min_size=1, max_size=40), min_size=1, max_size=9))
-def test_tokens_keep_their_order(lists):
+@given(st.lists(st.text("the rn.xé", min_size=1, max_size=40), min_size=1, max_size=9))
+def test_texts_keep_their_order(lists):
     scorer = scorer_of(make_gpt2(), batch=4)
     found = scorer.features(lists)
     each = numpy.concatenate([scorer.features([own]) for own in lists])
@@ -102,15 +100,14 @@ def test_tokens_keep_their_order(lists):
 def test_no_more_is_read_than_the_context_holds():
     scorer = scorer_of(make_gpt2())
     assert scorer.context_size == 512
-    ids = [1 + i % 300 for i in range(600)]
-    found = scorer.features([ids])
-    numpy.testing.assert_allclose(found, scorer.features([ids[:512]]), atol=1e-5)
+    found = scorer.features(["xz" * 300])
+    numpy.testing.assert_allclose(found, scorer.features(["xz" * 256]), atol=1e-5)
     assert math.isfinite(scorer.per_sample_perplexity([TEXT * 20]))
 
 
 def test_texts_without_tokens_are_refused():
     with pytest.raises(OptionError, match="text 1 is empty"):
-        scorer_of(make_gpt2()).features([[5], [], [6]])
+        scorer_of(make_gpt2()).features(["a", "", "b"])
 
 
 # Perplexity
@@ -174,8 +171,18 @@ def test_logits_are_made_a_few_rows_at_a_time(monkeypatch):
 
 def test_progress_counts_up_to_the_end():
     told = []
-    scorer_of(make_gpt2(), batch=4).features(IDS, progress=lambda *own: told.append(own))
+    scorer_of(make_gpt2(), batch=4).features(TEXTS, progress=lambda *own: told.append(own))
     assert told == [(4, 10), (8, 10), (10, 10)]
+
+
+def test_every_tensor_is_made_on_the_models_device(model):
+    """Where a tensor names no device it is of the one set here, which computes nothing."""
+    scorer = scorer_of(model)
+    expected = scorer.stream_perplexity(TEXTS), scorer.features(TEXTS)
+    with torch.device("meta"):
+        found = scorer.stream_perplexity(TEXTS), scorer.features(TEXTS)
+    assert found[0] == pytest.approx(expected[0])
+    numpy.testing.assert_allclose(found[1], expected[1], atol=1e-5)
 
 
 # Who scores
@@ -189,7 +196,7 @@ def test_a_scorer_is_named_for_its_backbone(tmp_path, tiny):
     assert of_lm.stream_perplexity(TEXTS) == pytest.approx(loaded.stream_perplexity(TEXTS))
     half = load_scorer(str(folder), dtype="bfloat16")
     assert half.name == "some-gpt2 (bfloat16)"
-    assert half.features([[5]]).dtype == numpy.float32
+    assert half.features(["a"]).dtype == numpy.float32
     tiny.model.name_or_path = "org/model"
     assert TextScorer.of(tiny).name == "org/model"
 

@@ -4,35 +4,36 @@ import csv
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conftest import saved_encoder
-from tiny_data import tiny_data
+from conftest import make_gpt2, make_llama, make_tokenizer, saved_encoder
+from tiny_data import paragraph, tiny_data
 from univerb.corpus.build import build_corpus
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
-from univerb.lab.data import open_or_build
+from univerb.lab.data import describe_corpus, open_or_build
 from univerb.lab.judging.system_texts import read_pairs
 from univerb.lab.protocols import generation_runner, negatives_tables
 from univerb.lab.protocols.experiment import Experiment, Sizes
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, GenerationTask
 from univerb.lab.protocols.language_tables import (
     ATOMIC,
-    DEFAULT,
-    TRANSFORMER,
+    BARE,
     compression_table,
+    default_system,
     language_table,
 )
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow, trained_model
 from univerb.lab.protocols.paper_tables import Resources, check_resources, make_reports
-from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, WIKITEXT, is_held_out
+from univerb.lab.protocols.passages import ACTS, COG, LAWMT, NATURAL, is_held_out
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
-from univerb.lab.tables.paper_comparison import compare_with_paper
+from univerb.lab.tables.paper_comparison import compare_with_paper, unmet
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig, read_config
 from univerb.training.trainer import TrainingResult
@@ -61,6 +62,7 @@ def experiment(model, data, tmp_path_factory):
         yield Experiment(
             lm=lm,
             scorer=TextScorer.of(lm),
+            featuriser=TextScorer.of(lm),
             data=data,
             open_corpus=lambda name: open_or_build(lm, name, data),
             folder=folder / "out" / "cache",
@@ -76,8 +78,8 @@ def test_a_table_of_language_modelling(experiment):
     result = language_table(experiment, table, NATURAL)
     compared = compare_with_paper(result, table)
     systems = {
-        "transformer": "Transformer",
-        "univerb (default)": "Ours",
+        "bare LM": "Transformer",
+        "univerb (unfold)": "Ours",
         "univerb (atomic)": "Ours",
     }
     assert [(row.name, row.decoding, row.paper_row) for row in compared.rows] == [
@@ -97,16 +99,127 @@ def test_a_table_of_language_modelling(experiment):
     assert result.setup.scorer == result.setup.featuriser == "tiny"
     assert result.facts["versions"] == "1"
     assert result.facts["corpus"].startswith("wiki: ")
-    assert "not all n-grams" in result.facts["corpus"]
+    assert result.setup.phrases == "all n-grams of 2-8 tokens"
+    stored = replace(experiment, task=replace(experiment.task, offered="stored"))
+    reasons = unmet({"phrases": "all n-grams*"}, stored.on(NATURAL).setup(1))
+    assert reasons == ["phrases: those that the corpus holds here, all n-grams in the paper"]
+    assert unmet(table.row("Ours", "", "greedy").needs, result.setup)[-1].startswith("documents: 4")
+
+
+def test_a_table_says_whether_the_scorer_is_the_generator(experiment):
+    few = replace(experiment, sizes=Sizes(1, 1, 0))
+    facts = language_table(few, paper_table("main"), NATURAL).facts
+    assert facts["scorer = generator"].startswith("yes")
+    assert facts["PPL"] == "tiny, float32"
+    assert facts["MAUVE"] == "tiny, float32, last state"
+    other = TextScorer(make_gpt2(), make_tokenizer(), "tiny")
+    facts = language_table(replace(few, scorer=other), paper_table("main"), NATURAL).facts
+    assert facts["scorer = generator"] == "no"
+
+
+def test_a_table_says_how_many_passages_each_form_has(experiment):
+    few = replace(experiment, sizes=Sizes(2, 2, 0))
+    table = paper_table("main")
+    facts = {name: language_table(few, table, name).facts["passages"] for name in (COG, NATURAL)}
+    assert facts[COG].startswith("2 of 21; the file has 21 texts, of which 0 are left out")
+    assert facts[NATURAL].startswith("2 of 20; the file has 21 texts, of which 1 are left out")
+    assert language_table(few, table, COG).setup.data == table.rows[0].needs["data"]
+    assert language_table(few, table, NATURAL).setup.data != table.rows[0].needs["data"]
+
+
+def test_the_lm_before_its_training_and_one_that_was_tuned_apart_have_rows_of_their_own(experiment):
+    """A tuned LM without its phrases is neither of them, and is not called so."""
+    bare, apart = (DynamicLM.wrap(make_llama(seed=n), make_tokenizer()) for n in (5, 6))
+    bare.model.name_or_path, apart.model.name_or_path = "before", "apart"
+    tuned = replace(experiment, training="wikitext-103", sizes=Sizes(3, 3, 1))
+    table = paper_table("main")
+    alone = language_table(tuned, table, NATURAL)
+    assert [row.name for row in alone.rows[:2]] == [
+        "LM trained with phrases, without them",
+        "univerb (unfold)",
+    ]
+    assert alone.rows[0].setup.training == "wikitext-103, together with phrases"
+    assert any("--bare" in note for note in alone.notes)
+    result = language_table(replace(tuned, bare=bare, transformer=apart), table, NATURAL)
+    compared = compare_with_paper(result, table)
+    described = [
+        (
+            row.name,
+            row.paper_row,
+            (row.setup or result.setup).model,
+            (row.setup or result.setup).training,
+        )
+        for row in result.rows
+    ]
+    assert described == [
+        ("fine-tuned Transformer", "Transformer", "apart", "wikitext-103"),
+        ("bare LM", "", "before", "none"),
+        (
+            "LM trained with phrases, without them",
+            "",
+            "tiny",
+            "wikitext-103, together with phrases",
+        ),
+        ("univerb (unfold)", "Ours", "tiny", "wikitext-103"),
+        ("univerb (atomic)", "Ours", "tiny", "wikitext-103"),
+    ]
+    assert not any("--bare" in note for note in result.notes)
+    # Timed in turns, and ratios are to the one that was tuned apart.
+    ratios = {(cell.row, cell.column): cell.ratio for cell in compared.cells}
+    plain, ours = result.rows[0].cells, result.rows[3].cells
+    for column in ("PPL", "Latency"):
+        expected = ours[column].value / plain[column].value
+        assert ratios["univerb (unfold)", column] == pytest.approx(expected)
+    texts = [each.cells["PPL"].value for each in result.rows[:3]]
+    assert len(set(texts)) == 3
+
+
+def test_an_lm_of_another_tokenizer_is_no_baseline(experiment):
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["tenant"])
+    other = DynamicLM.wrap(make_llama(vocab_size=330), tokenizer)
+    with pytest.raises(OptionError, match="another tokenizer"):
+        replace(experiment, transformer=other)
+
+
+def test_a_model_whose_profile_is_atomic_has_one_row_and_may_read_its_prefix_in_phrases(experiment):
+    lm = experiment.lm
+    atomic = DynamicLM(
+        lm.model, lm.hf_tokenizer, lm.encoder, lm.profile.model_copy(update={"mode": "atomic"})
+    )
+    few = replace(experiment, lm=atomic, sizes=Sizes(2, 2, 0))
+    result = language_table(few, paper_table("main"), NATURAL, segment=True)
+    assert [row.name for row in result.rows] == [
+        "bare LM",
+        "univerb (atomic)",
+        "univerb (atomic, prefix too)",
+    ]
+
+
+def test_the_training_text_of_wikitext_is_the_corpus_if_it_is_there(experiment, data, tmp_path):
+    whole = Path(shutil.copytree(data, tmp_path / "data"))
+    stand_in = describe_corpus(open_or_build(experiment.lm, "wiki", whole), False)
+    assert stand_in.endswith("train-00.jsonl.gz stands in for WikiText-103's training text")
+    lines = [" = A = ", "", paragraph(1), "", " = B = ", "", paragraph(2)]
+    (whole / "wikitext103/wiki.train.tokens").write_text("\n".join(lines) + "\n")
+    corpus = open_or_build(experiment.lm, "wiki", whole)
+    assert [each["name"] for each in corpus.listed()] == [
+        "wiki.train.tokens#1 A",
+        "wiki.train.tokens#2 B",
+    ]
+    assert "stands in" not in describe_corpus(corpus, False)
+    assert corpus.manifest.settings.max_words == 128
 
 
 def test_texts_are_exported_for_judges(experiment):
     language_table(experiment, paper_table("main"), NATURAL)
     folder = experiment.folder.parent / "texts"
-    names = [f"{NATURAL},_univerb_({name}),_greedy.jsonl" for name in ("default", "atomic")]
+    names = [f"{NATURAL},_univerb_({name}),_greedy.jsonl" for name in ("unfold", "atomic")]
     pairs = read_pairs(*(folder / name for name in names))
     assert len(pairs) == COUNT
-    jobs = [GenerationJob(system, GREEDY) for system in (DEFAULT, TRANSFORMER, ATOMIC)]
+    jobs = [
+        GenerationJob(system, GREEDY) for system in (default_system(experiment.lm), BARE, ATOMIC)
+    ]
     ours, plain, atomic = experiment.on(NATURAL).generate(jobs)
     assert [pair.ours for pair in pairs] == [text.text for text in ours]
     assert len({tuple(text.text for text in texts) for texts in (ours, plain, atomic)}) > 1
@@ -129,11 +242,11 @@ def test_real_time(experiment):
 def test_compression_counts_the_same_texts_twice(experiment):
     table = paper_table("compression-lawmt")
     few = replace(experiment, sizes=Sizes(2, 2, 0))
-    result = compression_table(few, {"WikiText103": WIKITEXT, "LawMT": LAWMT})
+    result = compression_table(few, {"WikiText103": COG, "LawMT": LAWMT})
     assert compare_with_paper(result, table).cells
     plain, ours = result.rows[:2]
     assert (plain.paper_row, ours.paper_row) == ("Transformer", "Ours")
-    [texts] = few.on(WIKITEXT).generate([GenerationJob(DEFAULT, GREEDY)])
+    [texts] = few.on(COG).generate([GenerationJob(default_system(few.lm), GREEDY)])
     assert ours.cells["NSL"].value == pytest.approx(sum(text.units for text in texts) / 2)
     again = [len(few.lm.tokenizer.encode_prompt(text.text)) for text in texts]
     assert plain.cells["NSL"].value == pytest.approx(sum(again) / 2)
@@ -220,7 +333,7 @@ def test_a_killed_run_makes_the_same_table(experiment, monkeypatch, tmp_path):
     monkeypatch.setattr(generation_runner, "GROUP_SIZE", 8)
     table = paper_table("main-full")
     whole = replace(experiment, sizes=replace(SIZES, timed=0), folder=tmp_path / "whole")
-    expected = language_table(whole, table, WIKITEXT)
+    expected = language_table(whole, table, COG)
     for number in (1, 3, 8):
         calls = []
 
@@ -231,8 +344,8 @@ def test_a_killed_run_makes_the_same_table(experiment, monkeypatch, tmp_path):
 
         killed = replace(whole, folder=tmp_path / str(number))
         with pytest.raises(KeyboardInterrupt):
-            language_table(replace(killed, progress=stop), table, WIKITEXT)
-        assert language_table(killed, table, WIKITEXT) == expected
+            language_table(replace(killed, progress=stop), table, COG)
+        assert language_table(killed, table, COG) == expected
 
 
 def test_every_row_of_the_ablation_has_settings():
@@ -326,7 +439,7 @@ def test_law_retrieves_as_many_chunks_as_the_paper(experiment):
     assert experiment.on(LAWMT).setup(1).documents == 4
     by_default = replace(experiment, k=None)
     assert by_default.on(LAWMT).setup(1).documents == 512
-    assert by_default.on(WIKITEXT).setup(1).documents == 32
+    assert by_default.on(COG).setup(1).documents == 32
 
 
 def test_acts_of_the_corpus_are_refused(experiment, data, tmp_path):

@@ -34,8 +34,8 @@ def passages(lm):
     return [Passage(f"{n}", tuple(own[:8]), tuple(own[8:40])) for n, own in enumerate(ids)]
 
 
-def meter(scorer, lm, folder=None):
-    return QualityMeter(scorer, lm.tokenizer, ResultCache(folder, "k"))
+def meter(scorer, lm, folder=None, featuriser=None):
+    return QualityMeter(scorer, featuriser or scorer, lm.tokenizer, ResultCache(folder, "k"))
 
 
 def written(lm, passages, size=20):
@@ -58,17 +58,13 @@ def test_figures_are_those_of_the_metrics(lm, scorer, passages):
     assert found.repetition == repetition([words(text).tokens for text in spaced])
     # Both sides go on for the 20 tokens that were written.
     sides = (
-        [[*p.prefix, *p.reference[:20]] for p in passages],
-        [[*p.prefix, *t.ids] for p, t in zip(passages, texts, strict=True)],
+        [decode([*p.prefix, *p.reference[:20]]) for p in passages],
+        [decode([*p.prefix, *t.ids]) for p, t in zip(passages, texts, strict=True)],
     )
     assert found.mauve_matched == mauve(quantise(*(scorer.features(side) for side in sides)))
-
-    def ids(each):
-        return [lm.tokenizer.encode_prompt(text) for text in each]
-
     texts_of_cog = [f"{decode(p.prefix)} {decode(p.reference).strip()}" for p in passages]
     assert found.mauve_cog == mauve(
-        quantise(scorer.features(ids(texts_of_cog)), scorer.features(ids(spaced)))
+        quantise(scorer.features(texts_of_cog), scorer.features(spaced))
     )
 
 
@@ -120,8 +116,13 @@ def test_another_scorer_has_tokens_of_its_own(lm, passages):
         [lm.tokenizer.decode([*p.prefix, *p.reference[:20]]) for p in passages],
         [lm.tokenizer.decode([*p.prefix, *t.ids]) for p, t in zip(passages, texts, strict=True)],
     )
-    ids = [[scorer.tokenizer.encode_prompt(text) for text in side] for side in sides]
-    assert found.mauve_matched == mauve(quantise(*map(scorer.features, ids)))
+    assert found.mauve_matched == mauve(quantise(*map(scorer.features, sides)))
+
+
+def test_without_a_featuriser_there_is_no_mauve(lm, scorer, passages):
+    alone = QualityMeter(scorer, None, lm.tokenizer, ResultCache(None, "k"))
+    found = alone.measure(passages, written(lm, passages))
+    assert (found.mauve_cog, found.mauve_matched) == (None, None) and found.ppl > 1.0
 
 
 def test_texts_of_other_passages(lm, scorer, passages):
@@ -139,3 +140,18 @@ def test_two_scorers_of_one_name_are_two(lm, passages, tmp_path):
         scorer = TextScorer(model, make_tokenizer(), "gpt2")
         found.append(meter(scorer, lm, tmp_path).measure(passages, texts).ppl)
     assert found[0] != found[1]
+
+
+def test_a_featuriser_of_its_own_changes_mauve_alone(lm, scorer, passages, tmp_path):
+    texts, other = (
+        written(lm, passages),
+        TextScorer.of(DynamicLM.wrap(make_llama(), make_tokenizer())),
+    )
+    own = meter(scorer, lm, tmp_path).measure(passages, texts)
+    found = meter(scorer, lm, tmp_path, other).measure(passages, texts)
+    assert (found.ppl, found.repetition) == (own.ppl, own.repetition)
+    sides = (
+        [lm.tokenizer.decode([*p.prefix, *p.reference[:20]]) for p in passages],
+        [lm.tokenizer.decode([*p.prefix, *t.ids]) for p, t in zip(passages, texts, strict=True)],
+    )
+    assert found.mauve_matched == mauve(quantise(*map(other.features, sides))) != own.mauve_matched

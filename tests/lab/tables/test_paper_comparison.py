@@ -23,6 +23,7 @@ PAPER = Setup(
     training="wikitext-103",
     retriever="facebook/dpr-ctx_encoder-single-nq-base",
     documents=32,
+    phrases="all n-grams of 2-8 tokens",
     prefix=32,
     budget=128,
     tokenizer="gpt2",

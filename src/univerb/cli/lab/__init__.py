@@ -19,6 +19,7 @@ add_verbs(
     __name__,
     {
         "reproduce": "Make tables of the paper for a model, beside the paper's numbers.",
+        "data": "List the data that measurements read, check it, and get some of it.",
         "speed": "Time univerb beside HF generate, prompt lookup and llama.cpp.",
         "phrases": "Measure on held-out text what an encoder's phrases are worth.",
         "judge": "Compare what two systems wrote, pair by pair, by a model or by people.",

@@ -53,11 +53,15 @@ SYSTEMS = (BARE, NGRAMS, PARSED, WITHOUT)
 class AsqaProtocol:
     """The settings of prompts and answers."""
 
+    first: int = 40
+    """Number of the first question: those before it were for development."""
+    last: int | None = None
+    """Number of the last question; None: the file's last."""
     documents: int = 3
     """Number of documents that the LM is shown, the first ones."""
     shots: int = 1
     """1 shows a solved example first, which has citations."""
-    chat: bool | None = False
+    chat: bool | None = None
     """Use the chat template; None: if there is one. A plain prompt is ALCE's."""
     cite: Cite = "best"
     encode_marker: bool = False
@@ -201,4 +205,7 @@ def _source(phrases: Phrases, parser: str) -> PhraseSource | None:
 def _key(lm: DynamicLM, protocol: AsqaProtocol) -> str:
     """Return a hash of everything that answers depend on except the question."""
     prompt = question_prompt("", (), protocol.shots)
-    return results_key(lm, None, {"what": "asqa", "prompt": prompt} | asdict(protocol))
+    settings = asdict(protocol)
+    # Which questions are asked changes no answer.
+    del settings["first"], settings["last"]
+    return results_key(lm, None, {"what": "asqa", "prompt": prompt} | settings)

@@ -52,18 +52,33 @@ class AsqaQuestion(_Part):
 _FILE = TypeAdapter(list[AsqaQuestion])
 
 
-def read_questions(path: Path, limit: int | None = None, documents: int = 3) -> list[AsqaQuestion]:
+def read_questions(
+    path: Path,
+    limit: int | None = None,
+    documents: int = 3,
+    first: int = 0,
+    last: int | None = None,
+) -> list[AsqaQuestion]:
     """Read questions from a JSON file, plain or gzipped, each with its first documents.
 
     The file is a list of objects with question, qa_pairs, annotations and docs. At most `limit`
-    questions are read, spread evenly over the file. Raises OptionError if the limit is less than 1,
-    DocumentError if the file is missing, has another format, or has too few documents.
+    questions are read, spread evenly over those from number `first` to number `last`. Raises
+    OptionError if the limit is less than 1 or there are no such questions, DocumentError if the
+    file is missing, has another format, or has too few documents.
     """
     if limit is not None and limit < 1:
         raise OptionError(f"limit is {limit}; ask at least 1 question.")
     questions = _read(path)
-    count = len(questions) if limit is None else min(limit, len(questions))
-    chosen = [index * len(questions) // count for index in range(count)]
+    stop = len(questions) if last is None else min(last + 1, len(questions))
+    if not 0 <= first < stop:
+        raise OptionError(
+            f"{str(path)!r} has questions 0 to {len(questions) - 1}, none of them from {first} on"
+            + (f" up to {last}" if last is not None else "")
+            + ". Give another range."
+        )
+    total = stop - first
+    count = total if limit is None else min(limit, total)
+    chosen = [first + index * total // count for index in range(count)]
     for index in chosen:
         if (count := len(questions[index].documents)) < documents:
             raise DocumentError(

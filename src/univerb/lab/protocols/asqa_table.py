@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from univerb.applications.answer import has_chat
 from univerb.documents.sentences import splitter_named
 from univerb.errors import OptionError
 from univerb.lab.judging.entailment import Entailment
@@ -29,6 +30,7 @@ from univerb.lab.protocols.asqa_scoring import (
     score_all,
 )
 from univerb.lab.protocols.experiment import Experiment
+from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.tables.paper import Column
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
@@ -67,38 +69,37 @@ def asqa_table(
     *,
     limit: int | None = 100,
     protocol: AsqaProtocol | None = None,
-    bare: DynamicLM | None = None,
     reader: Reader | None = None,
     systems: Sequence[AnswerSystem] = SYSTEMS,
 ) -> TableResult:
     """Answer questions of ASQA with and without phrases, and score the answers.
 
     Args:
-        experiment: The model, what it was trained on, and the folder that keeps answers.
+        experiment: The model, what it was trained on, the LM before that, and the folder that
+            keeps answers.
         path: The questions, in ALCE's format.
         nli: Decides whether documents support a sentence.
         limit: Maximum number of questions, spread evenly over the file; None for all.
         protocol: The settings of prompts and answers.
-        bare: The backbone before training, required if the model was fine-tuned.
         reader: Finds short answers in an answer, for QA-EM and QA-F1.
         systems: The systems that answer.
 
     Returns:
         The measurements.
     """
-    lm, settings = experiment.lm, protocol or AsqaProtocol()
-    if bare is None and (lm.adapter or experiment.training != "none"):
+    lm, bare, settings = experiment.lm, experiment.bare, protocol or AsqaProtocol()
+    if bare is None and experiment.is_tuned:
         raise OptionError(
-            f"{lm.name!r} was fine-tuned, so the bare LM is another model. Give it as `bare`."
+            f"{lm.name!r} was fine-tuned, so the bare LM is another model. Name it with --bare."
         )
-    questions = read_questions(path, limit, settings.documents)
+    questions = read_questions(path, limit, settings.documents, settings.first, settings.last)
     runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=experiment.folder)
     answers = runner.run(questions, partial(experiment.progress, "asqa: answer"))
     judges = Judges(nli, splitter_named(SPLITTER), reader)
     progress = partial(experiment.progress, "asqa: score")
     scores = score_all(questions, answers, systems, judges, progress)
     setup = Setup(
-        model=lm.model.name_or_path or lm.name,
+        model=short_name(lm.model.name_or_path) or lm.name,
         data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
         n=len(questions),
         seed=settings.config.seed,
@@ -109,13 +110,14 @@ def asqa_table(
         documents=settings.documents,
         shots=settings.shots,
         budget=settings.config.max_tokens,
-        device=str(lm.model.device),
+        device=device_name(lm.model.device),
         nli=nli.about.name,
         reader=reader.name if reader else "",
     )
     rows = tuple(_row(each, setup, settings) for each in scores)
     notes = tuple(_notes(scores, nli, is_frozen=bare is None))
-    return TableResult(setup, rows, EXTRA, notes, experiment.facts | _facts(settings, nli))
+    facts = experiment.facts | _facts(settings, nli, lm)
+    return TableResult(setup, rows, EXTRA, notes, facts)
 
 
 def _row(scores: SystemScores, setup: Setup, protocol: AsqaProtocol) -> SystemRow:
@@ -158,12 +160,14 @@ def _differences(scores: SystemScores, bare: SystemScores) -> Iterator[str]:
             yield f"{name} {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def _facts(protocol: AsqaProtocol, nli: Entailment) -> dict[str, str]:
-    prompt = {None: "chat template if there is one", True: "chat template", False: "plain"}
+def _facts(protocol: AsqaProtocol, nli: Entailment, lm: DynamicLM) -> dict[str, str]:
+    is_chat = has_chat(lm) if protocol.chat is None else protocol.chat
     options = {**protocol.decoding, "cite": protocol.cite, "encode_marker": protocol.encode_marker}
+    last = "the last" if protocol.last is None else f"number {protocol.last}"
     return {
         "NLI": f"{nli.about}, entailed from {nli.about.threshold:g} on",
-        "prompt": prompt[protocol.chat],
+        "questions": f"spread over those from number {protocol.first} to {last} of the file",
+        "prompt": "chat template" if is_chat else "plain",
         "phrases": f"n-grams of 2-8 tokens; parsed by {protocol.parser}",
         "sentences": SPLITTER,
         "options": plain(options),

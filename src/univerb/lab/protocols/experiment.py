@@ -8,17 +8,19 @@ once.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from univerb.corpus.corpus import Corpus
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, OptionError
 from univerb.files import atomic_write
 from univerb.lab.data import describe_corpus
 from univerb.lab.disk_errors import writing
 from univerb.lab.metrics.latency import Latency, latency
+from univerb.lab.protocols.featuriser import Featuriser
 from univerb.lab.protocols.generation_runner import (
     GREEDY,
     GeneratedText,
@@ -26,6 +28,7 @@ from univerb.lab.protocols.generation_runner import (
     GenerationRunner,
     GenerationTask,
 )
+from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.passages import (
     ACTS,
@@ -35,7 +38,7 @@ from univerb.lab.protocols.passages import (
     is_held_out,
     read_passages,
 )
-from univerb.lab.protocols.result_cache import ResultCache, results_key
+from univerb.lab.protocols.result_cache import ResultCache, results_key, weights_hash
 from univerb.lab.protocols.system_latency import LatencyTimer
 from univerb.lab.protocols.text_quality import QualityMeter, TextQuality
 from univerb.lab.tables.table_results import Setup
@@ -72,7 +75,9 @@ class Experiment:
 
     lm: DynamicLM
     scorer: TextScorer
-    """Of perplexity, and of MAUVE's features."""
+    """Of perplexity."""
+    featuriser: Featuriser | None = None
+    """Of MAUVE's features; without one, MAUVE is not measured."""
     data: Path | None
     open_corpus: Callable[[str], Corpus | None]
     """Opens `wiki` or `law`, or builds it."""
@@ -84,10 +89,33 @@ class Experiment:
     """Chunks to retrieve for a prefix; by default the paper's number for the test set."""
     training: str = "none"
     """What the LM was fine-tuned on."""
+    bare: DynamicLM | None = None
+    """The backbone as it was before that; None if it is the model at hand, or not known."""
+    transformer: DynamicLM | None = None
+    """An LM that was fine-tuned without phrases, apart from the model at hand."""
     progress: StageProgress = lambda stage, done, total: None
     facts: dict[str, str] = field(default_factory=dict)
     """To print in every table."""
     _runs: dict[str, "TestSetRun"] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for lm in (self.bare, self.transformer):
+            if lm and lm.tokenizer.fingerprint() != self.lm.tokenizer.fingerprint():
+                raise OptionError(
+                    f"{lm.name!r} has another tokenizer than {self.lm.name!r}, so their texts have "
+                    "other lengths. Give an LM that was trained from the same backbone."
+                )
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the LM itself was trained, not only its encoder."""
+        return self.training != "none"
+
+    @cached_property
+    def others(self) -> dict[str, DynamicLM]:
+        """The LMs besides the model at hand, by a hash of their weights."""
+        lms = [lm for lm in (self.bare, self.transformer) if lm]
+        return {weights_hash(lm.model): lm for lm in lms}
 
     def on(self, test_set: str) -> "TestSetRun":
         """Return the measurements on a test set, made once."""
@@ -105,16 +133,18 @@ class TestSetRun:
     def __init__(self, experiment: Experiment, name: str) -> None:
         self._experiment, self.name, self.test_set = experiment, name, TEST_SETS[name]
         lm, limit = experiment.lm, max(experiment.sizes.greedy, experiment.sizes.nucleus)
-        self._passages = read_passages(name, experiment.data, lm.tokenizer, limit)
+        self._set = read_passages(name, experiment.data, lm.tokenizer, limit)
+        self._passages = self._set.passages
         self.corpus = experiment.open_corpus(self.test_set.corpus)
         if name == ACTS and self.corpus:
             check_held_out(self.corpus)
         self._task = replace(experiment.task, k=experiment.k or self.test_set.k)
         protocol = asdict(self._task) | {"test_set": name, "prefix": PREFIX}
         self._cache = ResultCache(experiment.folder, results_key(lm, self.corpus, protocol))
-        self._runner = GenerationRunner(lm, self.corpus, self._task, self._cache)
-        progress = self._stage("score")
-        self._meter = QualityMeter(experiment.scorer, lm.tokenizer, self._cache, progress)
+        others = experiment.others
+        self._runner = GenerationRunner(lm, self.corpus, self._task, self._cache, others)
+        models, progress = (experiment.scorer, experiment.featuriser), self._stage("score")
+        self._meter = QualityMeter(*models, lm.tokenizer, self._cache, progress)
 
     def passages(self, decoding: str) -> list[Passage]:
         """Return the passages for a decoding."""
@@ -179,33 +209,51 @@ class TestSetRun:
     @property
     def facts(self) -> dict[str, str]:
         """What tables print about the run and its phrases."""
+        experiment = self._experiment
+        scorer, featuriser = experiment.scorer, experiment.featuriser
+        is_own = scorer.weights == weights_hash(experiment.lm.model)
+        facts = experiment.facts | {
+            "passages": str(self._set),
+            "scorer = generator": "yes: the LM judges its own texts" if is_own else "no",
+            "PPL": f"{scorer.name}, {scorer.precision}",
+        }
+        if featuriser:
+            about = f"{featuriser.name}, {featuriser.precision}, {featuriser.pooling}"
+            facts["MAUVE"] = about
         if self.corpus is None:
-            return self._experiment.facts
+            return facts
         about = describe_corpus(self.corpus, False)
-        offered = "offered are the phrases of the chunks that the corpus holds, not all n-grams"
-        return self._experiment.facts | {"corpus": f"{self.test_set.corpus}: {about}; {offered}"}
+        return facts | {"corpus": f"{self.test_set.corpus}: {about}"}
+
+    @property
+    def _offered(self) -> str:
+        assert self.corpus is not None
+        if self._task.offered == "stored":
+            return "those that the corpus holds"
+        return "all n-grams of {}-{} tokens".format(*self.corpus.manifest.settings.sizes)
 
     def setup(self, n: int, **changes: Any) -> Setup:  # noqa: ANN401  (fields of different types)
         """Return the settings of measurements on `n` passages, with changes for some of them."""
         experiment, corpus = self._experiment, self.corpus
-        lm, scorer = experiment.lm, experiment.scorer.name
+        lm = experiment.lm
         setup = Setup(
-            model=lm.model.name_or_path,
+            model=short_name(lm.model.name_or_path),
             data=self.test_set.about,
             n=n,
             seed=experiment.task.seed,
             training=experiment.training,
             threads=torch.get_num_threads(),
             timed="decode",
-            scorer=scorer,
-            featuriser=scorer,
+            scorer=experiment.scorer.name,
+            featuriser=experiment.featuriser.name if experiment.featuriser else "",
             encoder=lm.fingerprint()[:12],
             retriever=corpus.manifest.settings.method if corpus else "",
             documents=self._task.k if corpus else None,
+            phrases=self._offered if corpus else "",
             prefix=PREFIX,
             budget=experiment.task.max_tokens,
-            tokenizer=lm.trained_from or lm.model.name_or_path,
-            device=str(lm.model.device),
+            tokenizer=short_name(lm.trained_from or lm.model.name_or_path),
+            device=device_name(lm.model.device),
         )
         return replace(setup, **changes)
 

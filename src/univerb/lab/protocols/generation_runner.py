@@ -7,7 +7,7 @@ generates the group that it was at again, in the same batch, and ends with the s
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from univerb.config import Growth
@@ -24,6 +24,8 @@ from univerb.vocabulary import DynamicVocabulary
 
 GROUP_SIZE = 16
 """Passages in a batch: more take longer in proportion."""
+MANY_CHUNKS = 64
+"""All n-grams of more chunks than this are so many that passages are continued one by one."""
 GREEDY, NUCLEUS = "greedy", "nucleus"
 DECODINGS: dict[str, dict[str, Any]] = {GREEDY: {}, NUCLEUS: {"temperature": 1.0, "top_p": 0.95}}
 Progress = Callable[[int, int], None]
@@ -38,6 +40,8 @@ class TextSystem:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of decoding; others are the profile's."""
     has_phrases: bool = True
+    lm: str = ""
+    """A hash of the weights of the LM that generates, if it is not the model at hand."""
     k: int | None = None
     """Chunks to retrieve for a prefix, if not the task's number."""
     max_phrases: int | None = None
@@ -98,7 +102,11 @@ class GenerationTask:
     k: int = 32
     """Chunks to retrieve for a prefix."""
     max_tokens: int = 128
-    """Base tokens to generate. The end token counts as any other: all texts have this length."""
+    """Base tokens to generate. The end token counts as any other: no text is shorter."""
+    overshoot: Literal["allow", "forbid"] = "allow"
+    """Whether a last phrase may run over this number, as it may in the paper."""
+    offered: Literal["all", "stored"] = "all"
+    """All n-grams of the retrieved chunks, or those that the corpus has a vector for."""
     seed: int = 0
 
 
@@ -110,12 +118,19 @@ class GenerationRunner:
         corpus: Where phrases come from.
         task: What all systems have in common.
         cache: Where texts are kept; its key must cover model, corpus, task and test set.
+        others: LMs with the same tokenizer that some systems name, by a hash of their weights.
     """
 
     def __init__(
-        self, lm: DynamicLM, corpus: Corpus | None, task: GenerationTask, cache: ResultCache
+        self,
+        lm: DynamicLM,
+        corpus: Corpus | None,
+        task: GenerationTask,
+        cache: ResultCache,
+        others: Mapping[str, DynamicLM] | None = None,
     ) -> None:
         self._lm, self._corpus, self._task, self._cache = lm, corpus, task, cache
+        self._others = others or {}
         if corpus and corpus.has_vectors and corpus.fingerprint == lm.fingerprint():
             lm.attach(corpus)
 
@@ -127,13 +142,20 @@ class GenerationRunner:
     ) -> list[list[GeneratedText]]:
         """Return the texts of each job, in the order of the passages."""
         texts: list[list[GeneratedText]] = [[] for _ in jobs]
-        for begin in range(0, len(passages), GROUP_SIZE):
-            group = passages[begin : begin + GROUP_SIZE]
+        chunks = max((job.system.k or self._task.k for job in jobs), default=0)
+        is_large = self._task.offered == "all" and chunks > MANY_CHUNKS
+        size = 1 if is_large else GROUP_SIZE
+        for begin in range(0, len(passages), size):
+            group = passages[begin : begin + size]
             for of_job, new in zip(texts, self._group(group, jobs), strict=True):
                 of_job += new
             if progress:
                 progress(begin + len(group), len(passages))
         return texts
+
+    def lm_of(self, system: TextSystem) -> DynamicLM:
+        """Return the LM that generates a system's texts."""
+        return self._others[system.lm] if system.lm else self._lm
 
     def prompt(self, passage: Passage) -> list[int]:
         """Return what the LM reads: the prefix, behind the tokens that begin a prompt."""
@@ -144,7 +166,8 @@ class GenerationRunner:
         if self._corpus is None:
             return []
         query, k = self._lm.tokenizer.decode(passage.prefix), system.k or self._task.k
-        return self._corpus.select(query, self._lm.tokenizer, k).phrases
+        has_all = self._task.offered == "all"
+        return self._corpus.select(query, self._lm.tokenizer, k, others=has_all).phrases
 
     def vocabularies(
         self, phrases: Sequence[Sequence[Phrase]], system: TextSystem
@@ -181,7 +204,7 @@ class GenerationRunner:
                 if job.system.has_phrases and k not in retrieved:
                     retrieved[k] = [self.phrases(passage, job.system) for passage in group]
                 # A text must not depend on what was generated or kept before.
-                self._lm.forget()
+                self.lm_of(job.system).forget()
                 texts = self._generated(group, retrieved.get(k, []), job)
                 self._cache.put(key, job.key, {"texts": [asdict(text) for text in texts]})
         kept = [self._cache.get(key, job.key)["texts"] for job in jobs]
@@ -194,11 +217,12 @@ class GenerationRunner:
         if job.system.has_phrases:
             vocabularies, growth = self.vocabularies(phrases, job.system)
         generations = batch(
-            self._lm,
+            self.lm_of(job.system),
             [self.prompt(passage) for passage in group],
             vocabularies,
             seeds=[_seed(self._task.seed, passage) for passage in group],
             max_tokens=self._task.max_tokens,
+            overshoot=self._task.overshoot,
             ignore_eos=True,
             growth=growth,
             **job.options,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
@@ -10,6 +11,11 @@ def short_name(name: str) -> str:
     """Return a model's name without the folders above it; a Hub id stays as it is."""
     path = Path(name).expanduser()
     return path.resolve().name if path.is_dir() else name
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a table calls a device: a GPU by its model."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def longest_input(model: PreTrainedModel, tokenizer: HFTokenizer, limit: int) -> int:

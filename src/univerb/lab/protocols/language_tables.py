@@ -6,12 +6,17 @@ from dataclasses import replace
 from univerb.lab.metrics.compression import Units, compression, retokenised
 from univerb.lab.protocols.experiment import Experiment, SystemMeasurements
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
+from univerb.lab.protocols.hf_models import short_name
+from univerb.lab.protocols.result_cache import weights_hash
 from univerb.lab.tables.paper import Column, PaperTable
-from univerb.lab.tables.table_results import SystemRow, TableCell, TableResult
+from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
+from univerb.modeling.dynamic import DynamicLM
 
-TRANSFORMER = TextSystem("transformer", has_phrases=False)
-DEFAULT = TextSystem("univerb (default)")
+BARE = TextSystem("bare LM", has_phrases=False)
+WITHOUT = TextSystem("LM trained with phrases, without them", has_phrases=False)
+TRANSFORMER = TextSystem("fine-tuned Transformer", has_phrases=False)
 ATOMIC = TextSystem("univerb (atomic)", {"mode": "atomic"})
+SEGMENTED = TextSystem("univerb (atomic, prefix too)", {"mode": "atomic", "segment": True})
 OURS = "Ours"
 _REAL_TIME = (
     TextSystem("Ours(70)", start=0.7),
@@ -24,6 +29,7 @@ EXTRA = (
     Column("PPL per sample", better="lower", variant_of="PPL"),
     Column("Units", better="lower", decimals=1),
     Column("Passes", better="lower", decimals=1),
+    Column("Phrases", "Phrases offered", decimals=0),
     Column("Phrase share", "Tokens in phrases (%)", decimals=1),
     Column("Hit rate", "Units that are phrases (%)", decimals=1),
     Column("Latency uncached", "Latency without cache (s)", "lower", variant_of="Latency"),
@@ -40,21 +46,54 @@ NOTES = (
     "Rep-n and Diversity: prefix and text, cut to the reference's length.",
     "Latency: median seconds for 128 base tokens from the prefix on, one text at a time, systems "
     "in turns, with a cache and in single precision; retrieval and vectors are `Prepare`.",
-    "Texts have the length of the budget: the end token counts as any other.",
+    "Texts have the length of the budget, or run over it by the end of their last phrase: the end "
+    "token counts as any other.",
 )
+_BARE_MISSING = "There is no row of the LM before its training: name that LM with --bare."
 
 
-def table_systems(table: PaperTable) -> list[tuple[TextSystem, str]]:
-    """Return the systems of a table, each with the name of its row in the paper."""
+def default_system(lm: DynamicLM) -> TextSystem:
+    """Return the system that decodes as a model's profile says, named after its mode."""
+    mode = lm.profile.mode
+    return ATOMIC if mode == ATOMIC.options["mode"] else TextSystem(f"univerb ({mode})")
+
+
+def phrase_systems(lm: DynamicLM) -> list[TextSystem]:
+    """Return the system of a model's profile, and the paper's mode if that is another."""
+    default = default_system(lm)
+    return [default] if default is ATOMIC else [default, ATOMIC]
+
+
+def plain_systems(experiment: Experiment) -> list[TextSystem]:
+    """Return the systems without phrases; ratios are to the first.
+
+    These are an LM that was fine-tuned apart, the LM before its training, and the model at hand.
+    """
+    others = ((TRANSFORMER, experiment.transformer), (BARE, experiment.bare))
+    systems = [replace(each, lm=weights_hash(lm.model)) for each, lm in others if lm]
+    return [*systems, WITHOUT if experiment.is_tuned else BARE]
+
+
+def table_systems(
+    experiment: Experiment, table: PaperTable, *, segment: bool = False
+) -> list[tuple[TextSystem, str]]:
+    """Return the systems of a table, each with the name of its row in the paper, if it has one."""
     if table.name == "real-time":
         return [(system, system.name) for system in _REAL_TIME]
-    return [(TRANSFORMER, table.baseline), (DEFAULT, OURS), (ATOMIC, OURS)]
+    first, *more = plain_systems(experiment)
+    ours = [*phrase_systems(experiment.lm), *([SEGMENTED] if segment else [])]
+    return [(first, table.baseline), *((s, "") for s in more), *((s, OURS) for s in ours)]
 
 
-def language_table(experiment: Experiment, table: PaperTable, test_set: str) -> TableResult:
-    """Measure the systems of a table on one of `TEST_SETS`."""
+def language_table(
+    experiment: Experiment, table: PaperTable, test_set: str, *, segment: bool = False
+) -> TableResult:
+    """Measure the systems of a table on one of `TEST_SETS`.
+
+    With `segment`, one more system reads the prefix with its phrases as single vectors.
+    """
     run = experiment.on(test_set)
-    systems = table_systems(table)
+    systems = table_systems(experiment, table, segment=segment)
     jobs = [
         GenerationJob(system, decoding) for decoding in table.decodings for system, _ in systems
     ]
@@ -68,11 +107,31 @@ def language_table(experiment: Experiment, table: PaperTable, test_set: str) -> 
             cells=cells(each),
             paper_row=paper_rows[job.system.name],
             decoding=job.decoding,
-            setup=None if len(each.texts) == n else replace(setup, n=len(each.texts)),
+            setup=_row_setup(experiment, job.system, replace(setup, n=len(each.texts)), setup),
         )
         for job, each in zip(jobs, measured, strict=True)
     )
-    return TableResult(setup, rows, EXTRA, NOTES, run.facts)
+    is_missing = experiment.is_tuned and experiment.bare is None
+    notes = (*NOTES, _BARE_MISSING) if is_missing else NOTES
+    return TableResult(setup, rows, EXTRA, notes, run.facts)
+
+
+def _row_setup(
+    experiment: Experiment, system: TextSystem, setup: Setup, common: Setup
+) -> Setup | None:
+    """Return the settings of a row: another LM may have generated it; None if all are common."""
+    training = experiment.training
+    if system.name == WITHOUT.name:
+        setup = replace(setup, training=f"{training}, together with phrases")
+    if system.lm:
+        lm = experiment.others[system.lm]
+        was_tuned = system.name == TRANSFORMER.name
+        setup = replace(
+            setup,
+            model=short_name(lm.model.name_or_path),
+            training=training if was_tuned else "none",
+        )
+    return None if setup == common else setup
 
 
 def compression_table(experiment: Experiment, test_sets: Mapping[str, str]) -> TableResult:
@@ -86,12 +145,12 @@ def compression_table(experiment: Experiment, test_sets: Mapping[str, str]) -> T
     for section, test_set in test_sets.items():
         run = experiment.on(test_set)
         facts |= run.facts
-        systems = (DEFAULT, ATOMIC)
+        systems = phrase_systems(experiment.lm)
         generated = run.generate([GenerationJob(system, GREEDY) for system in systems])
         setup = run.setup(len(generated[0]))
         for system, texts in zip(systems, generated, strict=True):
             plain = [retokenised(text.text, len(encode(text.text).ids)) for text in texts]
-            name = f"{TRANSFORMER.name}, on the texts of {system.name}"
+            name = f"the LM's tokenizer, on the texts of {system.name}"
             rows.append(SystemRow(name, _compressed(plain), "Transformer", section, setup=setup))
             ours = _compressed([text.as_units() for text in texts])
             rows.append(SystemRow(system.name, ours, OURS, section, setup=setup))
@@ -124,6 +183,7 @@ def cells(measured: SystemMeasurements) -> dict[str, TableCell]:
         "PPL per sample": quality.ppl_per_sample,
         "Units": units.units,
         "Passes": sum(text.steps for text in texts) / len(texts),
+        "Phrases": sum(text.phrases for text in texts) / len(texts),
         "Phrase share": 100 * units.phrase_share,
         "Hit rate": 100 * units.hit_rate,
     }

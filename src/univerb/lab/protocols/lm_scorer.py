@@ -1,7 +1,7 @@
-"""A causal LM that scores texts: their perplexity, and their features for MAUVE.
+"""A causal LM that scores texts: their perplexity, and, if asked to, their features for MAUVE.
 
-By default it is the default backbone; the published values are gpt2-large's. Values of two scorers
-do not compare, so every table prints the name of its scorer.
+By default it is the backbone; the published values are gpt2-large's. Values of two scorers do not
+compare, so every table prints the name of its scorer, and whether it generated the texts itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelError, OptionError
+from univerb.lab.metrics.mauve import MAX_TOKENS
 from univerb.lab.metrics.perplexity import (
     WINDOW,
     per_sample_perplexity,
@@ -54,6 +55,8 @@ class TextScorer:
         ModelError: If its logits are not those of its output layer.
     """
 
+    pooling = "last state"
+
     def __init__(
         self, model: PreTrainedModel, tokenizer: HFTokenizer, name: str, *, batch: int = 8
     ) -> None:
@@ -61,9 +64,8 @@ class TextScorer:
         self._model, self._batch = model, batch
         self._begin = _begin_token(tokenizer)
         self.tokenizer = Tokenizer(tokenizer.backend_tokenizer)
-        """Makes the tokens that `features` takes."""
-        precision = str(model.dtype).removeprefix("torch.")
-        self.name = name if precision == "float32" else f"{name} ({precision})"
+        self.precision = str(model.dtype).removeprefix("torch.")
+        self.name = name if self.precision == "float32" else f"{name} ({self.precision})"
         """Printed in every table."""
 
     @classmethod
@@ -79,7 +81,12 @@ class TextScorer:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that its values depend on: two models may have one name."""
-        return f"{self.name} {weights_hash(self._model)} {self.tokenizer.fingerprint()}"
+        return f"{self.name} {self.weights} {self.tokenizer.fingerprint()}"
+
+    @cached_property
+    def weights(self) -> str:
+        """A hash of the LM's weights."""
+        return weights_hash(self._model)
 
     @property
     def context_size(self) -> int:
@@ -115,19 +122,16 @@ class TextScorer:
         return per_sample_perplexity(self._each(fitting, self._log_probabilities, progress))
 
     def features(
-        self, texts: Sequence[Sequence[int]], progress: Progress | None = None
+        self, texts: Sequence[str], progress: Progress | None = None
     ) -> NDArray[numpy.float32]:
         """Return the LM's last state, after the final norm, at the last token of each text.
 
-        Texts are tokens of this scorer's tokenizer; what is beyond the context is not read. The
-        result is (N, d), in the order of the texts.
+        Texts are cut to the first 512 tokens, or to the context. The result is (N, d), in the order
+        of the texts.
         """
-        cut = [list(ids[: self.context_size]) for ids in texts]
-        if [] in cut:
-            raise OptionError(
-                f"text {cut.index([])} is empty and has no features. Leave it out, on both sides "
-                "where texts are compared in pairs."
-            )
+        check_texts(texts)
+        limit = min(MAX_TOKENS, self.context_size)
+        cut = [self.tokenizer.encode_prompt(text)[:limit] for text in texts]
         rows = self._each(cut, lambda states, _: states[-1].float().cpu(), progress)
         return torch.stack(rows).numpy()
 
@@ -184,6 +188,15 @@ def load_scorer(
     """Load a scorer by a folder, the default model's name, or a Hub id such as gpt2-large."""
     model, tokenizer = load_backbone(name, device=device, dtype=dtype, offline=offline)
     return TextScorer(model, tokenizer, short_name(name))
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse an empty text: it has no features."""
+    if "" in texts:
+        raise OptionError(
+            f"text {list(texts).index('')} is empty and has no features. Leave it out, on both "
+            "sides where texts are compared in pairs."
+        )
 
 
 def _begin_token(tokenizer: HFTokenizer) -> int | None:

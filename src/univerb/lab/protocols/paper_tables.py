@@ -7,31 +7,31 @@ from pathlib import Path
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.lab.judging.entailment import Entailment, load_entailment
 from univerb.lab.judging.reader import Reader
+from univerb.lab.protocols.asqa_answers import AsqaProtocol
 from univerb.lab.protocols.asqa_table import asqa_table
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.language_tables import compression_table, language_table
 from univerb.lab.protocols.negatives_tables import negatives_table
-from univerb.lab.protocols.passages import ACTS, LAWMT, NATURAL, TEST_SETS, WIKITEXT
+from univerb.lab.protocols.passages import ACTS, COG, LAWMT, NATURAL, RAW, TEST_SETS
 from univerb.lab.protocols.preference_tables import human_table, judge_table
 from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import PaperTable, paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper
 from univerb.lab.tables.table_report import Report
 from univerb.lab.tables.table_results import TableResult
-from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
 
 ASQA = "asqa/asqa_200_with_docs.json.gz"
 _TEST_SETS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("main", "main-full", "scale-up", "real-time"), (WIKITEXT, NATURAL)),
-    **dict.fromkeys(("negatives", "negatives-full"), (NATURAL,)),
+    **dict.fromkeys(("main", "main-full", "scale-up", "real-time"), (COG, RAW, NATURAL)),
+    **dict.fromkeys(("negatives", "negatives-full"), (COG, RAW, NATURAL)),
     **dict.fromkeys(("lawmt", "lawmt-full"), (LAWMT, ACTS)),
     "negatives-lawmt-full": (LAWMT,),
 }
-"""The test sets of a table; the first is the paper's."""
+"""The test sets that a table can be made for; the first is the paper's, and the default."""
 _COMPRESSION = {
-    "compression": {"": WIKITEXT},
-    "compression-lawmt": {"WikiText103": WIKITEXT, "LawMT": LAWMT},
+    "compression": {"": COG},
+    "compression-lawmt": {"WikiText103": COG, "LawMT": LAWMT},
 }
 
 
@@ -47,10 +47,14 @@ class Resources:
     """Reads answers, for QA-EM and QA-F1."""
     questions: int = 100
     """Number of ASQA questions."""
+    asqa_file: Path | None = None
+    """ASQA's questions, instead of those of the data folder."""
+    asqa: AsqaProtocol = AsqaProtocol()
+    """The settings of prompts and answers."""
+    segment: bool = False
+    """Measure a system that reads the prefix with phrases as single vectors, too."""
     test_sets: Sequence[str] = ()
-    """Only these test sets of a table."""
-    bare: Callable[[], DynamicLM] | None = None
-    """Loads the LM as it was before it was fine-tuned, if it was."""
+    """These test sets of a table, instead of the paper's."""
     judge: str = ""
     """The model that gave the replies of table `gpt4`."""
     ablation: TrainingConfig | None = None
@@ -101,18 +105,19 @@ def _results(
                 training = (resources.ablation, resources.runs)
                 yield label, negatives_table(experiment, table, test_set, *training)
             else:
-                yield label, language_table(experiment, table, test_set)
+                segment = resources.segment
+                yield label, language_table(experiment, table, test_set, segment=segment)
 
 
 def _chosen_test_sets(name: str, wanted: Sequence[str]) -> list[str]:
-    """Return the test sets of a table, or the wanted ones of them."""
+    """Return the wanted test sets of a table; if none is wanted, the paper's."""
     for test_set in wanted:
         if test_set not in TEST_SETS:
             raise OptionError(
                 f"there is no test set {test_set!r}. {did_you_mean(test_set, TEST_SETS)}"
             )
     available = _TEST_SETS[name]
-    chosen = [test_set for test_set in available if not wanted or test_set in wanted]
+    chosen = [test_set for test_set in available if test_set in (wanted or available[:1])]
     if not chosen:
         raise OptionError(
             f"table {name!r} has no test set {wanted[0]!r}. Choose of {', '.join(available)}."
@@ -121,17 +126,18 @@ def _chosen_test_sets(name: str, wanted: Sequence[str]) -> list[str]:
 
 
 def _asqa(experiment: Experiment, resources: Resources) -> TableResult:
-    path = experiment.data / ASQA if experiment.data else None
+    path = resources.asqa_file or (experiment.data / ASQA if experiment.data else None)
     if path is None or not path.is_file():
         raise DocumentError(
-            f"table 'asqa' needs {ASQA!r} in the folder with the data. Name that folder with "
-            "--data or UNIVERB_DATA."
+            f"table 'asqa' needs {str(resources.asqa_file or ASQA)!r}. Name the file with "
+            "--asqa-file, or the folder with the data with --data or UNIVERB_DATA; `univerb lab "
+            "data` says where to get it."
         )
     return asqa_table(
         experiment,
         path,
         resources.entailment(),
         limit=resources.questions,
-        bare=resources.bare() if resources.bare else None,
+        protocol=resources.asqa,
         reader=resources.reader() if resources.reader else None,
     )

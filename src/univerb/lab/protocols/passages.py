@@ -7,20 +7,19 @@ shorter one stopped (docs/method.md).
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from univerb.documents.chunks import chunked
 from univerb.documents.read import read_documents
-from univerb.documents.wikitext import UNKNOWN, detokenised
+from univerb.documents.wikitext import UNKNOWN, cog_text, detokenised
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.tokenizer import Tokenizer
 
 PREFIX = 32
 """Tokens of a prefix."""
-WIKITEXT, NATURAL, LAWMT, ACTS = "wikitext", "wikitext-natural", "lawmt", "acts"
-_WIKITEXT_FILE = "wikitext103/wiki.test.tokens"
+COG, RAW, NATURAL = "wikitext-cog", "wikitext", "wikitext-natural"
+LAWMT, ACTS = "lawmt", "acts"
 _ACTS_FILE = "eurlex.jsonl"
 _ACT_WORDS = 256
 """Words of a passage of an act: more than 160 tokens."""
@@ -59,6 +58,8 @@ class TestSet:
     corpus: str
     """The corpus that phrases come from: wiki or law."""
     read: Callable[[Path], Iterable[NamedText]]
+    form: Callable[[str], str | None] = str
+    """Returns a text as systems see it; None leaves it out."""
     k: int = 32
     """Number of chunks that the paper retrieves for a prefix."""
 
@@ -70,11 +71,9 @@ def wikitext_paragraphs(path: Path) -> Iterator[NamedText]:
             yield NamedText(f"line {number}", line.strip())
 
 
-def natural_paragraphs(path: Path) -> Iterator[NamedText]:
-    """Yield the paragraphs of a WikiText file as natural text, but for those with removed words."""
-    for name, text in wikitext_paragraphs(path):
-        if UNKNOWN not in text:
-            yield NamedText(name, detokenised(text))
+def natural_form(text: str) -> str | None:
+    """Return WikiText's tokens as natural text; None for a paragraph with removed words."""
+    return None if UNKNOWN in text else detokenised(text)
 
 
 def law_lines(path: Path) -> Iterator[NamedText]:
@@ -107,9 +106,15 @@ def _is_prose(text: str) -> bool:
     return letters > 0.85 * len(text)
 
 
+def _wikitext(about: str, form: Callable[[str], str | None]) -> TestSet:
+    file = "wikitext103/wiki.test.tokens"
+    return TestSet(f"wikitext-103 test{about}", file, "wiki", wikitext_paragraphs, form)
+
+
 TEST_SETS = {
-    WIKITEXT: TestSet("wikitext-103 test", _WIKITEXT_FILE, "wiki", wikitext_paragraphs),
-    NATURAL: TestSet("wikitext-103 test, de-tokenised", _WIKITEXT_FILE, "wiki", natural_paragraphs),
+    COG: _wikitext("", cog_text),
+    RAW: _wikitext(", raw tokens", str),
+    NATURAL: _wikitext(", de-tokenised", natural_form),
     LAWMT: TestSet("lawmt test", "law/lawmt.test.en", "law", law_lines, k=512),
     ACTS: TestSet(
         "EUR-Lex acts held out of the corpus", "law/eurlex.jsonl.gz", "law", act_passages, k=512
@@ -117,9 +122,29 @@ TEST_SETS = {
 }
 
 
+class PassageSet(NamedTuple):
+    """Passages of a test set, and how many it has."""
+
+    passages: list[Passage]
+    available: int
+    """Texts that are longer than the prefix."""
+    left_out: int
+    """Texts that this form of the test set leaves out, whatever their length."""
+    total: int
+    """Texts in the file."""
+
+    def __str__(self) -> str:
+        short = self.total - self.left_out - self.available
+        return (
+            f"{len(self.passages):,} of {self.available:,}; the file has {self.total:,} texts, of "
+            f"which {self.left_out:,} are left out of this form and {short:,} are not longer than "
+            "the prefix"
+        )
+
+
 def read_passages(
     name: str, data: Path | None, tokenizer: Tokenizer, limit: int, prefix: int = PREFIX
-) -> list[Passage]:
+) -> PassageSet:
     """Read at most `limit` passages of one of `TEST_SETS` that are longer than their prefix.
 
     Passages of a smaller limit are the first of a larger one. Raises OptionError if there is no
@@ -134,15 +159,17 @@ def read_passages(
     if data is None or not (data / test_set.file).is_file():
         raise DocumentError(
             f"test set {name!r} needs {test_set.file!r} in the folder with the data. Name that "
-            "folder with --data or UNIVERB_DATA."
+            "folder with --data or UNIVERB_DATA; `univerb lab data` says where to get the file."
         )
-    texts = sorted(test_set.read(data / test_set.file), key=_sort_key)
-    passages = list(islice(_cut(texts, tokenizer, prefix), limit))
+    texts = [(text.name, test_set.form(text.text)) for text in test_set.read(data / test_set.file)]
+    formed = [NamedText(label, text) for label, text in texts if text is not None]
+    passages = list(_cut(sorted(formed, key=_sort_key), tokenizer, prefix))
     if not passages:
         raise DocumentError(
             f"{test_set.file!r} has no text of more than {prefix} tokens. Give another."
         )
-    return passages
+    left_out = len(texts) - len(formed)
+    return PassageSet(passages[:limit], len(passages), left_out, len(texts))
 
 
 def _sort_key(text: NamedText) -> str:

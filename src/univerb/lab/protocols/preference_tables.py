@@ -18,34 +18,34 @@ from univerb.lab.judging.judge import (
 )
 from univerb.lab.judging.system_texts import ContinuationPair
 from univerb.lab.protocols.experiment import Experiment
-from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob
-from univerb.lab.protocols.language_tables import DEFAULT, TRANSFORMER
-from univerb.lab.protocols.passages import LAWMT, WIKITEXT
+from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
+from univerb.lab.protocols.language_tables import default_system, plain_systems
+from univerb.lab.protocols.passages import COG, LAWMT
 from univerb.lab.tables.table_results import SystemRow, TableCell, TableResult
 
 CASES = 100
-_SECTIONS = {"WikiText103": WIKITEXT, "LawMT": LAWMT}
+_SECTIONS = {"WikiText103": COG, "LawMT": LAWMT}
 _OVERALL, _ASPECT = "Overall Evaluation", "Comparison in * aspect"
-_NAME = f"{DEFAULT.name} to {TRANSFORMER.name}"
 
 
 def human_table(experiment: Experiment, folder: Path) -> TableResult:
     """Write a blind sheet to a folder, or combine the filled ones, `filled-*.csv` beside it."""
     sheet, key_file = folder / "sheet.csv", folder / "key.json"
-    pairs = _pairs(experiment, WIKITEXT)
+    pairs = _pairs(experiment, COG)
     if not key_file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         # A run that was killed left a part of it, which nobody can have filled in.
         sheet.unlink(missing_ok=True)
         seed = experiment.task.seed
-        write_sheet(pairs, sheet, key_file, DEFAULT.name, TRANSFORMER.name, seed)
+        ours, theirs = (system.name for system in _systems(experiment))
+        write_sheet(pairs, sheet, key_file, ours, theirs, seed)
     filled, key = sorted(folder.glob("filled-*.csv")), SheetKey.read(key_file)
     if not key.is_of(pairs):
         raise OptionError(
             f"{sheet.name} in {str(folder)!r} is of other texts than those of this run. Run it as "
             "it was when the sheet was written, or move that folder away."
         )
-    run = experiment.on(WIKITEXT)
+    run = experiment.on(COG)
     setup = run.setup(len(key.sides), judge="human" if filled else "")
     if not filled:
         waiting = (
@@ -56,7 +56,7 @@ def human_table(experiment: Experiment, folder: Path) -> TableResult:
     judged = human_preference([read_sheet(path, key) for path in filled])
     rows = tuple(
         SystemRow(
-            f"{_NAME}, {criterion.criterion}",
+            f"{_name(experiment)}, {criterion.criterion}",
             _cells(criterion.majority.rates),
             "Transformer" if criterion.criterion == "overall" else criterion.criterion.capitalize(),
             _OVERALL if criterion.criterion == "overall" else _ASPECT,
@@ -92,13 +92,13 @@ def judge_table(experiment: Experiment, folder: Path, judge: str = "") -> TableR
         judged_by = judge or "as in the replies' file"
         setup = experiment.on(test_set).setup(len(pairs), judge=judged_by)
         cells = _cells(verdict.rate_avg.rates)
-        rows.append(SystemRow(_NAME, cells, "Transformer", section, setup=setup))
+        rows.append(SystemRow(_name(experiment), cells, "Transformer", section, setup=setup))
         notes.append(
             f"{section}: rates are means over both orders; {100 * verdict.position_bias:.0f} % of "
             f"the pairs were decided by their position, {verdict.unclear} had no clear verdict."
         )
-    run = experiment.on(WIKITEXT)
-    setup = run.setup(len(_pairs(experiment, WIKITEXT)))
+    run = experiment.on(COG)
+    setup = run.setup(len(_pairs(experiment, COG)))
     return TableResult(setup, tuple(rows), notes=tuple(notes), facts=run.facts)
 
 
@@ -110,8 +110,18 @@ def _cells(rates: Iterable[float]) -> dict[str, TableCell]:
 def _pairs(experiment: Experiment, test_set: str) -> list[ContinuationPair]:
     """Sample cases: greedy texts of the system and of the LM without phrases."""
     run = experiment.on(test_set)
-    jobs = [GenerationJob(DEFAULT, GREEDY), GenerationJob(TRANSFORMER, GREEDY)]
+    jobs = [GenerationJob(system, GREEDY) for system in _systems(experiment)]
     prefixes = [experiment.lm.tokenizer.decode(each.prefix) for each in run.passages(GREEDY)]
     texts = zip(prefixes, *run.generate(jobs), strict=True)
     pairs = [ContinuationPair(prefix, ours.text, theirs.text) for prefix, ours, theirs in texts]
     return sample_pairs(pairs, CASES, experiment.task.seed)
+
+
+def _systems(experiment: Experiment) -> list[TextSystem]:
+    """Return the system that is judged, and the LM without phrases that it is judged against."""
+    return [default_system(experiment.lm), plain_systems(experiment)[0]]
+
+
+def _name(experiment: Experiment) -> str:
+    ours, theirs = _systems(experiment)
+    return f"{ours.name} to {theirs.name}"

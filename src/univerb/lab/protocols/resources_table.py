@@ -20,7 +20,7 @@ from univerb.lab.metrics.cost import (
 )
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
-from univerb.lab.protocols.passages import PREFIX, WIKITEXT
+from univerb.lab.protocols.passages import COG, PREFIX
 from univerb.lab.tables.paper import Column, PaperTable
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
@@ -48,7 +48,7 @@ NOTES = (
 
 def resources_table(experiment: Experiment, table: PaperTable) -> TableResult:
     """Compute the formulas at GPT-2's shapes, and measure the model at hand."""
-    run = experiment.on(WIKITEXT)
+    run = experiment.on(COG)
     setup = run.setup(len(run.passages(GREEDY)[:PASSAGES]), documents=CHUNKS)
     paper_rows = [row for row in table.rows if not row.section]
     rows = [_gpt2_row(int(row.name), int(row.values["Avg Tokens"]), setup) for row in paper_rows]
@@ -68,7 +68,7 @@ def measured_rows(experiment: Experiment, numbers: Sequence[int], setup: Setup) 
     """Generate with each number of phrases, and return a row for each."""
     lm, shape = experiment.lm, shape_of(experiment.lm)
     jobs = [GenerationJob(_system(number), GREEDY) for number in numbers]
-    generated = experiment.on(WIKITEXT).generate(jobs, PASSAGES)
+    generated = experiment.on(COG).generate(jobs, PASSAGES)
     model_bytes = _bytes(lm.model) + _bytes(lm.encoder)
     rows = []
     for number, texts in zip(numbers, generated, strict=True):

@@ -73,8 +73,9 @@ class LatencyTimer:
         return True
 
     def _timed(self, passage: Passage, job: GenerationJob, is_uncached: bool) -> Timing:
+        lm = self._runner.lm_of(job.system)
         # Vectors that another system encoded would cost nothing.
-        self._lm.forget()
+        lm.forget()
         began = time.perf_counter()
         vocabulary, growth = None, None
         if job.system.has_phrases:
@@ -83,10 +84,11 @@ class LatencyTimer:
         prompt = self._runner.prompt(passage)
         ready = time.perf_counter()
         generation = generate(
-            self._lm,
+            lm,
             prompt,
             vocabulary,
             max_tokens=self._task.max_tokens,
+            overshoot=self._task.overshoot,
             ignore_eos=True,
             seed=self._task.seed,
             growth=growth,
@@ -98,9 +100,9 @@ class LatencyTimer:
         encoding = stats.encode_seconds - stats.growth_seconds
         without_cache = None
         if is_uncached:
-            config = GenerationConfig(**job.system.options).resolved(self._lm.profile)
+            config = GenerationConfig(**job.system.options).resolved(lm.profile)
             is_atomic = config.mode == "atomic"
-            without_cache = uncached_seconds(self._lm, prompt, generation, vocabulary, is_atomic)
+            without_cache = uncached_seconds(lm, prompt, generation, vocabulary, is_atomic)
         return Timing(
             prepare=ready - began + encoding,
             decode=ended - ready - encoding,
@@ -131,6 +133,8 @@ def uncached_seconds(
         lm.embeddings.output(states[:, -1])
         if phrase_rows is not None:
             states[0, -1] @ phrase_rows.outputs.T + phrase_rows.bias
+        if rows.device.type != "cpu":
+            torch.accelerator.synchronize(rows.device)
         seconds += time.perf_counter() - began
         ids = piece.ids[-1:] if is_atomic else piece.ids
         rows = torch.cat([rows, _token_rows(lm, ids)])

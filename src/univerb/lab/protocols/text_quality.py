@@ -12,15 +12,9 @@ from pydantic import TypeAdapter
 
 from univerb.errors import OptionError
 from univerb.lab.metrics.compression import Compression, compression
-from univerb.lab.metrics.mauve import (
-    MAX_TOKENS,
-    Mauve,
-    cog_pair,
-    matched_pair,
-    mauve,
-    quantise,
-)
+from univerb.lab.metrics.mauve import Mauve, cog_pair, matched_pair, mauve, quantise
 from univerb.lab.metrics.repetition import Repetition, repetition, words
+from univerb.lab.protocols.featuriser import Featuriser
 from univerb.lab.protocols.generation_runner import GeneratedText, Progress
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.passages import Passage
@@ -37,7 +31,8 @@ class TextQuality:
     """The measurements of one system's texts."""
 
     mauve_cog: Mauve | None
-    """As the published values: references keep their length. None if there are too few texts."""
+    """As the published values: references keep their length. None without a featuriser, or if there
+    are too few texts."""
     mauve_matched: Mauve | None
     """Both sides equally long."""
     repetition: Repetition
@@ -54,16 +49,20 @@ _QUALITY = TypeAdapter(TextQuality)
 
 
 class QualityMeter:
-    """Measures texts of a tokenizer with a scorer; results are kept by a hash of both."""
+    """Measures texts of a tokenizer; results are kept by a hash of all models.
+
+    The scorer gives perplexities, the featuriser what MAUVE compares.
+    """
 
     def __init__(
         self,
         scorer: TextScorer,
+        featuriser: Featuriser | None,
         tokenizer: Tokenizer,
         cache: ResultCache,
         progress: Progress | None = None,
     ) -> None:
-        self._scorer, self._tokenizer = scorer, tokenizer
+        self._scorer, self._featuriser, self._tokenizer = scorer, featuriser, tokenizer
         self._cache, self._progress = cache, progress
         self._features: dict[str, Features] = {}
 
@@ -71,7 +70,8 @@ class QualityMeter:
         """Measure the continuations of passages, in the same order."""
         if [passage.name for passage in passages] != [text.passage for text in texts]:
             raise OptionError("the texts are not those of the passages. Give both in one order.")
-        scoring = [self._scorer.fingerprint, words("").splitter]
+        models = [model.fingerprint for model in (self._scorer, self._featuriser) if model]
+        scoring = [*models, words("").splitter]
         content = [scoring, [(passage.prefix, passage.reference) for passage in passages]]
         key = short_hash([content, [text.ids for text in texts]])
         if self._cache.get(key, "quality") is None:
@@ -97,33 +97,24 @@ class QualityMeter:
     def _cog(
         self, passages: Sequence[Passage], prefixes: Sequence[str], texts: Sequence[GeneratedText]
     ) -> Mauve | None:
-        encode = self._scorer.tokenizer.encode_prompt
         references = [self._tokenizer.decode(passage.reference) for passage in passages]
         pairs = map(cog_pair, prefixes, references, [text.text for text in texts])
-        return self._mauve([(encode(pair[0]), encode(pair[1])) for pair in pairs if pair])
+        return self._mauve([pair for pair in pairs if pair])
 
     def _matched(self, passages: Sequence[Passage], texts: Sequence[GeneratedText]) -> Mauve | None:
-        both = zip(passages, texts, strict=True)
+        both, decode = zip(passages, texts, strict=True), self._tokenizer.decode
         pairs = [matched_pair(p.prefix, p.reference, text.ids) for p, text in both]
-        ids = self._scorer_ids
-        return self._mauve([(ids(pair[0]), ids(pair[1])) for pair in pairs if pair])
+        return self._mauve([(decode(pair[0]), decode(pair[1])) for pair in pairs if pair])
 
-    def _scorer_ids(self, ids: Sequence[int]) -> list[int]:
-        """Return tokens of the scorer for tokens of the passages."""
-        if self._scorer.tokenizer.fingerprint() == self._tokenizer.fingerprint():
-            return list(ids)
-        return self._scorer.tokenizer.encode_prompt(self._tokenizer.decode(ids))
-
-    def _mauve(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Mauve | None:
-        if len(pairs) < MIN_TEXTS:
+    def _mauve(self, pairs: Sequence[tuple[str, str]]) -> Mauve | None:
+        if self._featuriser is None or len(pairs) < MIN_TEXTS:
             return None
-        references, generated = zip(*pairs, strict=True)
-        return mauve(quantise(self._features_of(references), self._features_of(generated)))
-
-    def _features_of(self, texts: Sequence[Sequence[int]]) -> Features:
-        """Return the features of texts; references are the same for all systems."""
-        cut = [list(ids[:MAX_TOKENS]) for ids in texts]
-        key = short_hash(cut)
-        if key not in self._features:
-            self._features[key] = self._scorer.features(cut, self._progress)
-        return self._features[key]
+        sides = []
+        for texts in zip(*pairs, strict=True):
+            # References are the same for all systems.
+            key = short_hash(texts)
+            if key not in self._features:
+                self._features[key] = self._featuriser.features(texts, self._progress)
+            sides.append(self._features[key])
+        references, generated = sides
+        return mauve(quantise(references, generated))

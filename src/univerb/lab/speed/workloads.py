@@ -105,8 +105,8 @@ def choose_workloads(names: Sequence[str], data: Path | None) -> list[str]:
         if not _has_data(name, data):
             raise DocumentError(
                 f"workload {name!r} needs {WORKLOADS[name].file!r} in the folder with the data. "
-                f"Name that folder with --data or {DATA}, or run `--workload {DEMO}`, which needs "
-                "none."
+                f"Name that folder with --data or {DATA} (`univerb lab data` says where to get the "
+                f"file), or run `--workload {DEMO}`, which needs none."
             )
     if names:
         return list(dict.fromkeys(names))
@@ -148,7 +148,7 @@ def make_requests(
         questions = read_questions(data / WORKLOADS[name].file, limit, PASSAGES)
         return [_answer_request(lm, question, max_tokens) for question in questions]
     folder = str(corpus.folder.resolve())
-    passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit)
+    passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit).passages
     return [
         Request(name, passage.name, passage.prefix, lm.tokenizer.decode(passage.prefix), folder)
         for passage in passages

@@ -84,6 +84,11 @@ class PaperTable:
         """The decodings of the rows, each once."""
         return tuple(dict.fromkeys(row.decoding for row in self.rows))
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
     def row(self, name: str, section: str = "", decoding: str = "") -> PaperRow | None:
         """Return a row, or None. A row for which the paper names no decoding matches any."""
         for row in self.rows:

@@ -186,14 +186,19 @@ def _baseline_cell(
     row: SystemRow, column: Column, base: PaperRow | None, result: TableResult
 ) -> TableCell | None:
     """Return the same column of our baseline row; None for the baseline itself."""
+    baselines = [
+        other
+        for other in result.rows
+        if base
+        and (other.paper_row, other.section) == (base.name, base.section)
+        and other.decoding == row.decoding
+    ]
+    # A result may have rows of two models: each is set in relation to its own baseline, if it has
+    # one.
     model = (row.setup or result.setup).model
-    for other in result.rows:
-        # A result may have rows of two models: each is set in relation to its own baseline.
-        is_same_model = (other.setup or result.setup).model == model
-        is_base = base and (other.paper_row, other.section) == (base.name, base.section)
-        if is_base and is_same_model and other.decoding == row.decoding:
-            return other.cells.get(column.name) if other is not row else None
-    return None
+    same = [other for other in baselines if (other.setup or result.setup).model == model]
+    first = next(iter(same or baselines), row)
+    return first.cells.get(column.name) if first is not row else None
 
 
 def _reasons(paper_row: PaperRow, column: Column, paper_column: Column, setup: Setup) -> list[str]:

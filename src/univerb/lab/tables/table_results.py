@@ -51,6 +51,8 @@ class Setup:
     retriever: str = ""
     documents: int | None = None
     """Number of documents that are retrieved, or shown."""
+    phrases: str = ""
+    """Which phrases of these are offered."""
     shots: int | None = None
     prefix: int | None = None
     """Tokens of the prompt."""
