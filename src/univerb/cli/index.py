@@ -62,8 +62,10 @@ def index(
         raise OptionError(f"{str(output)!r} is no corpus yet, so nothing can be removed from it.")
     settings = _settings(corpus, settings, sizes)
     documents = read_documents(*docs) if docs else []
-    if corpus is not None and not change.replace:
-        _check_names(corpus, documents)
+    if corpus is not None:
+        if not change.replace:
+            _check_names(corpus, documents)
+        corpus.close()
     workers = make_workers(work.workers, work.ray_address)
     lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder

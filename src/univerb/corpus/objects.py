@@ -13,12 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from univerb.errors import CorruptCorpusError
-from univerb.files import atomic_folder
+from univerb.errors import CorruptCorpusError, first_line
+from univerb.files import atomic_folder, map_array, read_regular
 
 SUMS = "sums.json"
 BLOCK = 1 << 12
@@ -40,7 +39,7 @@ class FileSums(StrictModel):
 
     size: int = Field(ge=0, le=1 << 48)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    blocks: str = Field(max_length=1 << 26)
+    blocks: str = Field(max_length=1 << 26, pattern=r"^[0-9a-f]*$")
     """CRC-32 of each block, as hexadecimal digits."""
 
 
@@ -98,9 +97,7 @@ class StoredObject:
             try:
                 actual = path.stat().st_size
             except OSError as error:
-                raise corrupt(
-                    path, "is missing, or the corpus was changed while it was open: open it again"
-                ) from error
+                raise corrupt(path, "is missing") from error
             if actual != size:
                 raise corrupt(path, f"has {actual} bytes instead of {size}")
 
@@ -122,13 +119,17 @@ class StoredObject:
             self._checked.add(name)
         return path
 
-    def array(self, name: str) -> NDArray[Any]:
-        """Return an array, memory-mapped, after checking all blocks of its file."""
+    def array(
+        self, name: str, dtype: DTypeLike | None = None, dimensions: int | None = None
+    ) -> NDArray[Any]:
+        """Return an array, memory-mapped, after checking all blocks of its file and its type."""
         path = self.path(f"{name}.npy")
         try:
-            return numpy.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except (OSError, ValueError) as error:
-            raise corrupt(path, "is no array") from error
+            return map_array(path, dtype, dimensions)
+        except Exception as error:  # numpy's reader of headers raises anything
+            raise corrupt(
+                path, f"is not the expected array: {first_line(error)}"
+            ) from error
 
     def map(self, name: str) -> memoryview:
         """Map a file into memory, checking its size only."""
@@ -170,11 +171,16 @@ def check_blocks(
             raise corrupt(path, f"is damaged near byte {block * BLOCK}")
 
 
+def within(values: NDArray[Any], low: int, high: int) -> bool:
+    """Tell whether all numbers are at least `low` and less than `high`."""
+    return not values.size or (low <= int(values.min()) and int(values.max()) < high)
+
+
 def corrupt(path: Path, problem: str) -> CorruptCorpusError:
     """Make the error for a damaged corpus."""
     return CorruptCorpusError(
-        f"{str(path)!r} {problem}. Restore the file, or delete the corpus and build it again with "
-        "`univerb index`."
+        f"{str(path)!r} {problem}. Restore it from a copy of the corpus, or build the corpus again "
+        "from its documents, into a new folder, with `univerb index`."
     )
 
 
@@ -192,9 +198,7 @@ def _read_sums(folder: Path) -> tuple[bytes, ObjectSums]:
     """Return an object's list of checksums, as bytes and parsed."""
     path = folder / SUMS
     try:
-        if path.stat().st_size > _MAX_SUMS:
-            raise corrupt(path, "is too large")
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_SUMS)
         return data, ObjectSums.model_validate_json(data)
     except (OSError, ValidationError) as error:
         raise corrupt(path, "is missing or cannot be read") from error
