@@ -185,7 +185,8 @@ def map_array(
             raise ValueError("it has another version than 1.0")
         shape, is_fortran, given = npy.read_array_header_1_0(file)
         offset, size = file.tell(), os.fstat(file.fileno()).st_size
-    if is_fortran or given.kind not in "iuf" or (dtype is not None and given != dtype):
+    is_plain = given.kind in "iuf" and given.isnative and not is_fortran
+    if not is_plain or (dtype is not None and given != dtype):
         raise ValueError(f"it holds {given}")
     if len(shape) > 2 or (dimensions is not None and len(shape) != dimensions):
         raise ValueError(f"it has {len(shape)} dimensions")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from univerb.cli.batch import WorkerOptions
-from univerb.cli.console import console, escape, print_json, show_warnings
+from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags, parse_sizes
@@ -70,14 +70,20 @@ def index(
     lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder
 
-    with progress_bars() as show:
-        builder = CorpusBuilder(
-            output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
+    try:
+        with progress_bars() as show:
+            builder = CorpusBuilder(
+                output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
+            )
+            if change.remove:
+                manifest = builder.remove(change.remove)
+            if documents:
+                manifest = builder.add(documents)
+    except KeyboardInterrupt:
+        errors.print(
+            "interrupted: what is finished is kept. Run the same command again to continue."
         )
-        if change.remove:
-            manifest = builder.remove(change.remove)
-        if documents:
-            manifest = builder.add(documents)
+        raise typer.Exit(130) from None
     _show(output, manifest, as_json)
 
 

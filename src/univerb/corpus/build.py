@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_obj
 from univerb.corpus.phrase_index import NO_ROW, write_phrases
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
 from univerb.corpus.versions import LOCK, retire, sweep
-from univerb.errors import CorpusError, DocumentError, OptionError, UniverbError, first_line
+from univerb.errors import CorpusError, DocumentError, OptionError, first_line
 from univerb.files import exclusive_lock
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
@@ -40,7 +41,7 @@ from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with the stage, the number of its parts that are done, and of all."""
+"""Called with the stage, the number of its documents or phrases that are done, and of all."""
 
 PATIENCE = 5.0
 """Seconds to wait for the lock: a reader holds it while it deletes what nobody reads any more."""
@@ -157,7 +158,7 @@ class CorpusBuilder:
     def _commit(self, parts: Sequence[ShardTask | ObjectEntry]) -> Manifest:
         """Make a new version of these shards the present one; the old one goes if unread."""
         tasks = [part for part in parts if isinstance(part, ShardTask)]
-        made = iter(self._run("documents", make_shard, tasks))
+        made = self._run("documents", make_shard, tasks, [len(task.documents) for task in tasks])
         entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
         manifest = self._make_manifest(entries)
         if self._present:
@@ -200,20 +201,19 @@ class CorpusBuilder:
         return manifest.model_copy(update=totals(shards))
 
     def _write_index(self, entries: Sequence[ObjectEntry], shards: Sequence[Shard]) -> ObjectEntry:
-        self._report("retrieval index", 0, 1)
         method = method_named(self.settings.method)
-        try:
-            index = write_object(
-                self._root,
-                "index",
-                index_key(entries),
-                lambda folder: method.index([shard.features() for shard in shards]).save(folder),
-            )
-        except UniverbError:
-            raise
-        except (IndexError, KeyError, ValueError) as error:
-            problem = f"has features that do not fit its chunks: {first_line(error)}"
-            raise corrupt(self._root, problem) from error
+
+        def write(folder: Path) -> None:
+            features = [shard.features() for shard in shards]
+            try:
+                index = method.index(features)
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                problem = f"has features that do not fit each other: {first_line(error)}"
+                raise corrupt(self._root, problem) from error
+            index.save(folder)
+
+        self._report("retrieval index", 0, 1)
+        index = write_object(self._root, "index", index_key(entries), write)
         self._report("retrieval index", 1, 1)
         return index
 
@@ -225,25 +225,29 @@ class CorpusBuilder:
         from univerb.corpus.encode import encode_batch, encode_tasks
 
         assert self._lm is not None
+        if phrases.tokens.max(initial=0) >= self._lm.static_size:
+            raise corrupt(self._root, "has tokens that the model does not know")
         reused: list[ObjectEntry] = []
         begin = 0
         if self._present is not None and self._present.has_vectors:
             reused, rows, begin = self._present.reusable_rows(phrases.tokens, phrases.ends)
         missing = numpy.flatnonzero(rows == NO_ROW)
         tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
-        new = list(self._run("vectors", encode_batch, tasks))
+        new = list(self._run("vectors", encode_batch, tasks, [len(task.ends) for task in tasks]))
         rows[missing] = begin + numpy.arange(len(missing))
         return reused + new, rows
 
-    def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    def _run(
+        self, stage: str, function: Callable[[T], R], tasks: Sequence[T], sizes: Sequence[int]
+    ) -> Iterator[R]:
         if not tasks:
             return
-        self._report(stage, 0, len(tasks))
+        self._report(stage, 0, sum(sizes))
         # A single task is not worth the start of other processes.
         workers = self._workers if len(tasks) > 1 else local_workers()
         with workers:
-            for done, result in enumerate(workers.map(function, tasks), start=1):
-                self._report(stage, done, len(tasks))
+            for done, result in zip(accumulate(sizes), workers.map(function, tasks), strict=True):
+                self._report(stage, done, sum(sizes))
                 yield result
 
     @contextmanager

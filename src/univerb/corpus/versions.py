@@ -10,6 +10,7 @@ import shlex
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest, write_manifest
 from univerb.corpus.objects import SUMS, corrupt
@@ -96,21 +97,34 @@ def missing_corpus(folder: Path) -> CorpusError:
     )
 
 
-def unnamed_files(folder: Path, present: Manifest) -> tuple[list[Path], list[Path]]:
-    """Return the files of interrupted changes and replaced versions, and those of nobody.
+class Leftovers(NamedTuple):
+    """The files in a corpus's folder that its present version does not name."""
 
-    Both are what the present version does not name.
-    """
+    earlier: list[Path]
+    """Of replaced versions that are still being read."""
+    unfinished: list[Path]
+    """Of a change that is under way, or was interrupted."""
+    unknown: list[Path]
+
+
+def find_leftovers(folder: Path, present: Manifest) -> Leftovers:
+    """Find the files that do not belong to the present version."""
     root = folder / OBJECTS
     named = {folder / MANIFEST, folder / LOCK}
     named |= {root / e.name / name for e in present.entries() for name in (*e.sizes, SUMS)}
-    others = {path for path in root.iterdir() if _OBJECT.match(path.name)}
-    others -= {root / name for name in _names(present)}
-    others |= {*_retired(folder), *folder.glob(".manifest*.draft")}
-    paths = (path for path in sorted(folder.rglob("*")) if path not in named)
-    files = [path for path in paths if path.is_symlink() or not path.is_dir()]
-    ours = [path for path in files if not others.isdisjoint((path, *path.parents))]
-    return ours, [path for path in files if path not in ours]
+    retired = _retired(folder)
+    earlier = {*retired, *(root / name for version in retired.values() for name in _names(version))}
+    unfinished = {path for path in root.iterdir() if _OBJECT.match(path.name)} - earlier
+    unfinished |= set(folder.glob(".manifest*.draft"))
+    known = {root / name for name in _names(present)}
+    leftovers = Leftovers([], [], [])
+    for path in sorted(folder.rglob("*")):
+        if path in named or (path.is_dir() and not path.is_symlink()):
+            continue
+        places = {path, *path.parents} - known
+        kind = 0 if places & earlier else 1 if places & unfinished else 2
+        leftovers[kind].append(path)
+    return leftovers
 
 
 def _retired(folder: Path) -> dict[Path, Manifest]:
