@@ -4,15 +4,25 @@ import hashlib
 import io
 import json
 import math
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 
+from conftest import TEXT
+from univerb.corpus import encode, open_corpus, shards
+from univerb.corpus.build import CorpusBuilder, build_corpus
 from univerb.corpus.manifest import CorpusSettings, index_key, phrases_key
 from univerb.corpus.objects import SUMS, ObjectEntry, ObjectSums, _file_sums
+from univerb.errors import UniverbError
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+
+QUERY = "tenant landlord rent"
 
 WRONG = (0, -1, 1, 2**40, 2**70, 1e308, math.nan, "x", None, [1], {"a": {"b": 1}})
 HEADERS = {
@@ -149,59 +159,60 @@ def array_forgeries(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"values {name} in the second half", saved(mixed)
 
 
-def json_forgeries(data: bytes, limit: int) -> Iterator[tuple[str, bytes]]:
+def json_forgeries(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield other contents of a JSON file: wrong values of some of its numbers."""
     value = json.loads(data)
     found = places(value)
-    for place in found[:: max(1, len(found) // limit)]:
+    for place in found[:: max(1, len(found) // 3)]:
         for new in WRONG:
             yield f"{place} {new}", json.dumps(replaced(value, place, new)).encode()
     for text in (b"", b"[]", b"{}", b"null", b"[" * 100_000, b"\xff", b'{"a": 1}'):
         yield f"text {text[:9]!r}", text
 
 
-def forgeries(folder: Path, limit: int = 3) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Yield a name, and a function that forges a copy of this corpus in place."""
+Forge = Callable[[Path], None]
+"""Forges a corpus in place."""
 
-    def in_file(name: str, data: bytes) -> Callable[[Path], None]:
-        def forge(copy: Path) -> None:
-            (copy / name).write_bytes(data)
-            seal(copy, read_fields(copy))
 
-        return forge
-
-    def in_manifest(fields: dict[str, Any], is_sealed: bool) -> Callable[[Path], None]:
-        def forge(copy: Path) -> None:
-            write_fields(copy, fields)
-            if is_sealed:
-                seal(copy, fields)
-
-        return forge
-
+def forgeries(folder: Path) -> Iterator[tuple[str, Forge]]:
+    """Yield the names of forgeries, and functions that make them of copies of this corpus."""
     fields = read_fields(folder)
     for place in places(fields):
         for new in WRONG:
-            is_sealed = "sizes" not in place[1:]
-            forged = replaced(fields, place, new)
-            yield f"manifest {place} {new}", in_manifest(forged, is_sealed)
+            forge = _forged_manifest(replaced(fields, place, new), "sizes" not in place[1:])
+            yield f"manifest {place} {new}", forge
     kinds: set[str] = set()
-    for path in sorted((folder / "objects").rglob("*")):
+    for path in sorted((folder / "objects").rglob("*.*")):
         kind = f"{path.parent.name.partition('-')[0]}/{path.name}"
-        if not path.is_file() or path.name == SUMS or kind in kinds:
-            continue
-        kinds.add(kind)
-        name, data = path.relative_to(folder).as_posix(), path.read_bytes()
-        found = array_forgeries(data) if path.suffix == ".npy" else json_forgeries(data, limit)
-        if path.suffix == ".bin":
-            found = iter([("not finite", b"\xff" * len(data)), ("empty", b""), ("odd", data[:-1])])
-        for what, content in found:
-            yield f"{kind} {what}", in_file(name, content)
+        if path.name != SUMS and kind not in kinds:
+            kinds.add(kind)
+            for what, data in _file_forgeries(path):
+                yield f"{kind} {what}", _forged_file(path.relative_to(folder), data)
     for place in ("size", "blocks", "sha256"):
         for new in WRONG:
             yield f"sums {place} {new}", _forged_sums(place, new)
 
 
-def _forged_sums(place: str, new: Any) -> Callable[[Path], None]:
+def _file_forgeries(path: Path) -> Iterator[tuple[str, bytes]]:
+    data = path.read_bytes()
+    if path.suffix == ".bin":
+        return iter([("not finite", b"\xff" * len(data)), ("empty", b""), ("odd", data[:-1])])
+    return array_forgeries(data) if path.suffix == ".npy" else json_forgeries(data)
+
+
+def _forged_file(name: Path, data: bytes) -> Forge:
+    def forge(copy: Path) -> None:
+        (copy / name).write_bytes(data)
+        seal(copy, read_fields(copy))
+
+    return forge
+
+
+def _forged_manifest(fields: dict[str, Any], is_sealed: bool) -> Forge:
+    return lambda copy: seal(copy, fields) if is_sealed else write_fields(copy, fields)
+
+
+def _forged_sums(place: str, new: Any) -> Forge:
     def forge(copy: Path) -> None:
         fields = read_fields(copy)
         for entry in (fields["index"], fields["phrases"]):
@@ -223,3 +234,43 @@ def copied(folder: Path, target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
     return target
+
+
+def small_corpus(folder: Path, lm: DynamicLM) -> Path:
+    """Build a corpus of several objects of each kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_CHARACTERS", 600)
+        patch.setattr(encode, "BATCH", 64)
+        documents = [Document(f"{TEXT} Clause {i * 'x'}. {TEXT}", f"d{i}") for i in range(3)]
+        build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
+    return folder
+
+
+def use(folder: Path, lm: DynamicLM) -> None:
+    """Read everything that a corpus has, verify it and add a document."""
+    corpus = open_corpus(folder)
+    corpus.select(QUERY, lm.tokenizer, 9, others=True)
+    corpus.vectors(corpus.phrases.ids(numpy.arange(len(corpus.phrases))))
+    assert len(list(corpus.documents())) == len(corpus.listed())
+    corpus.verify()
+    CorpusBuilder(folder, lm.tokenizer, lm=lm).add([Document(f"A new one. {TEXT}", "new")])
+
+
+def check_forgeries(corpus: Path, lm: DynamicLM, target: Path, step: int) -> int:
+    """Use every `step`-th forged corpus; return how many were refused."""
+    refused = 0
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, forge in list(forgeries(corpus))[::step]:
+        folder = copied(corpus, target)
+        forge(folder)
+        try:
+            use(folder, lm)
+        except UniverbError as error:
+            assert str(error).count("\n") == 0 and len(str(error)) < 700, name
+            assert "delete" not in str(error).lower(), name
+            refused += 1
+        except Exception as error:
+            pytest.fail(f"{name}: {error!r}")
+    # In kilobytes; what was the most before counts too.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+    return refused

@@ -193,7 +193,9 @@ def test_inspect_reports_every_file_that_is_not_of_the_corpus(index, run, docs, 
     assert "notes[1m.txt" in shown and "\033[1m.txt" not in shown
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"encoder": "x", "phrase_bias": NaN}', "x" * 99_999])
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"encoder": "x", "phrase_bias": NaN}', "x" * 99_999]
+)
 def test_inspect_verifies_the_profile_too(index, run, docs, tmp_path, content):
     index(docs)
     profile = tmp_path / "c.uv" / "profile.json"

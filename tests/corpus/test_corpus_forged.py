@@ -3,23 +3,27 @@
 import io
 import json
 import os
-import resource
 from pathlib import Path
 
 import numpy
 import pytest
 
-from conftest import TEXT, make_llama, make_tokenizer, stir
-from forged_corpora import copied, forgeries, read_fields, replaced, saved, seal, write_fields
-from univerb.corpus import encode as encoding
-from univerb.corpus import open_corpus, shards
-from univerb.corpus.build import CorpusBuilder, build_corpus
-from univerb.corpus.manifest import CorpusSettings
-from univerb.errors import CorpusError, CorruptCorpusError, UniverbError
+from conftest import make_llama, make_tokenizer, stir
+from forged_corpora import (
+    QUERY,
+    check_forgeries,
+    copied,
+    read_fields,
+    replaced,
+    saved,
+    seal,
+    small_corpus,
+    use,
+    write_fields,
+)
+from univerb.corpus import open_corpus
+from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrase import Document
-
-QUERY = "tenant landlord rent"
 
 
 @pytest.fixture(scope="module")
@@ -29,43 +33,7 @@ def lm() -> DynamicLM:
 
 @pytest.fixture(scope="module")
 def corpus(lm, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus") / "c.uv"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_CHARACTERS", 600)
-        patch.setattr(encoding, "BATCH", 64)
-        documents = [Document(f"{TEXT} Clause {i * 'x'}. {TEXT}", f"d{i}") for i in range(3)]
-        build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
-    return folder
-
-
-def use(folder: Path, lm: DynamicLM) -> None:
-    """Read everything that a corpus has, verify it and add a document."""
-    corpus = open_corpus(folder)
-    corpus.select(QUERY, lm.tokenizer, 9, others=True)
-    corpus.vectors(corpus.phrases.ids(numpy.arange(len(corpus.phrases))))
-    assert len(list(corpus.documents())) == len(corpus.listed())
-    corpus.verify()
-    CorpusBuilder(folder, lm.tokenizer, lm=lm).add([Document(f"A new one. {TEXT}", "new")])
-
-
-def check_forgeries(corpus: Path, lm: DynamicLM, target: Path, step: int) -> int:
-    """Use every `step`-th forged corpus; return how many were refused."""
-    refused = 0
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for name, forge in list(forgeries(corpus))[::step]:
-        folder = copied(corpus, target)
-        forge(folder)
-        try:
-            use(folder, lm)
-        except UniverbError as error:
-            assert str(error).count("\n") == 0 and len(str(error)) < 700, name
-            assert "delete" not in str(error).lower(), name
-            refused += 1
-        except Exception as error:
-            pytest.fail(f"{name}: {error!r}")
-    # In kilobytes; what was the most before counts too.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
-    return refused
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "c.uv", lm)
 
 
 def test_forged_numbers_are_refused_by_name(corpus, lm, tmp_path):
@@ -108,7 +76,9 @@ def test_tokens_that_the_model_does_not_know_are_not_encoded(corpus, lm, tmp_pat
     folder = copied(corpus, tmp_path / "c")
     for path in folder.glob("objects/shard-*/ids.npy"):
         ids = numpy.load(io.BytesIO(path.read_bytes()))
-        path.write_bytes(saved(numpy.where(ids == numpy.bincount(ids[ids >= 0]).argmax(), 999, ids)))
+        path.write_bytes(
+            saved(numpy.where(ids == numpy.bincount(ids[ids >= 0]).argmax(), 999, ids))
+        )
     seal(folder, read_fields(folder))
     with pytest.raises(CorruptCorpusError, match="tokens that the model does not know"):
         use(folder, lm)

@@ -37,8 +37,8 @@ def read_profile(corpus: Corpus) -> CorpusProfile | None:
         return None
     except (OSError, ValidationError) as error:
         raise CorruptCorpusError(
-            f"{str(path)!r} is no profile of a corpus. Write it again with `univerb calibrate`; the "
-            "corpus itself is not concerned."
+            f"{str(path)!r} is no profile of a corpus. The corpus itself is not concerned: write "
+            "the profile again with `univerb calibrate`."
         ) from error
 
 

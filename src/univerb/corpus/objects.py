@@ -127,9 +127,7 @@ class StoredObject:
         try:
             return map_array(path, dtype, dimensions)
         except Exception as error:  # numpy's reader of headers raises anything
-            raise corrupt(
-                path, f"is not the expected array: {first_line(error)}"
-            ) from error
+            raise corrupt(path, f"is not the expected array: {first_line(error)}") from error
 
     def map(self, name: str) -> memoryview:
         """Map a file into memory, checking its size only."""
