@@ -119,10 +119,8 @@ def lock_shared(path: Path) -> int:
     """Open a file and share a lock on it with others until the descriptor is closed.
 
     The lock ends with the process, however that ends. It needs no right to write. Where the disk
-    or the system knows no such locks, the file is open without one.
-
-    Raises:
-        FileNotFoundError: If the file is not there, or was deleted while somebody had it alone.
+    or the system knows no such locks, the file is open without one. A file that is not there, or
+    that was deleted while somebody had it alone, raises FileNotFoundError.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -172,11 +170,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 def map_array(
     path: Path, dtype: "DTypeLike | None" = None, dimensions: int | None = None
 ) -> "NDArray[Any]":
-    """Map a .npy file of plain numbers into memory.
-
-    Raises:
-        ValueError: If it is something else than its size says, or than was asked for.
-    """
+    """Map a .npy file of plain numbers into memory, if it is what was asked for."""
     import numpy
     from numpy.lib import format as npy
 

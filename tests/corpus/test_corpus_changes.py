@@ -138,6 +138,17 @@ def test_what_is_there_already_is_not_computed_again(lm, tmp_path, monkeypatch):
     assert content(tmp_path) == before
 
 
+def test_progress_counts_documents_and_phrases(lm, tmp_path):
+    reports: list[tuple[str, int, int]] = []
+    corpus = build_corpus(
+        tmp_path, documents(), lm, progress=lambda *report: reports.append(report)
+    )
+    for stage, count in (("documents", 4), ("vectors", len(corpus.phrases))):
+        done = [(at, total) for name, at, total in reports if name == stage]
+        assert done[0] == (0, count) and done[-1] == (count, count)
+        assert len(done) > 3 and done == sorted(set(done))
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from univerb.corpus import open_corpus
 from univerb.corpus.build import CorpusBuilder
 from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.objects import BLOCK, StoredObject, write_object
-from univerb.errors import CorruptCorpusError
+from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -115,6 +116,36 @@ def test_a_disk_that_cannot_be_written_is_read_and_left_as_it_is(builder, monkey
         assert holds_secret(builder.folder), "only somebody who may write can finish"
     open_corpus(builder.folder)
     assert not holds_secret(builder.folder)
+
+
+def test_a_corpus_that_is_only_kept_from_being_read_is_not_called_damaged(builder):
+    """A limit of open files, as it could be a permission: nothing has to be built again."""
+    builder.remove(["secret"])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    corpus = open_corpus(builder.folder)
+    lowest = os.dup(0)
+    os.close(lowest)
+    actions = (
+        lambda: open_corpus(builder.folder),
+        lambda: corpus.search("rent", 3),
+        lambda: corpus.phrases,
+        corpus.listed,
+        corpus.verify,
+    )
+    for more in range(12):
+        for action in actions:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limits[1]))
+            try:
+                action()
+            except CorpusError as error:
+                said = error
+            else:
+                continue
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert not isinstance(said, CorruptCorpusError), said
+            assert "Too many open files" in str(said) and "try again" in str(said)
+    assert corpus.verify()
 
 
 def test_everything_is_on_the_disk_before_it_is_named_and_gone_before_it_is_forgotten(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
+from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, unreadable
 from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import ListedDocument, Shard, totals
@@ -235,6 +235,8 @@ class Corpus:
             return method.load(stored.folder, count)
         except UniverbError:
             raise
+        except OSError as error:
+            raise unreadable(stored.folder, error) from error
         except Exception as error:  # of readers of JSON and arrays
             problem = f"is not the index of {count} chunks: {first_line(error)}"
             raise corrupt(stored.folder, problem) from error

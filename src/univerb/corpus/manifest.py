@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from univerb._version import __version__
 from univerb.config import describe
-from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt
+from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt, unreadable
 from univerb.corpus.phrase_index import MAX_SIZE
 from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write, read_regular
@@ -154,7 +154,9 @@ def _read_fields(path: Path) -> dict[str, Any]:
         body, sha256 = outer["body"], outer["sha256"]
         is_whole = hashlib.sha256(body.encode()).hexdigest() == sha256
         fields = json.loads(body)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise corrupt(path, "cannot be read") from error
     if not is_whole or not isinstance(fields, dict):
         raise corrupt(path, "is not what was written")

@@ -4,6 +4,7 @@ An object is written atomically, so one that exists is complete. Its list of che
 by a hash in the manifest; blocks are checked when they are first read, everything by `verify`.
 """
 
+import errno
 import hashlib
 import mmap
 import os
@@ -16,13 +17,14 @@ from typing import Annotated, Any
 from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from univerb.errors import CorruptCorpusError, first_line
+from univerb.errors import CorpusError, CorruptCorpusError, first_line
 from univerb.files import atomic_folder, map_array, read_regular
 
 SUMS = "sums.json"
 BLOCK = 1 << 12
 """Bytes per checksum: little to read for a single row, few checksums to store."""
 _MAX_SUMS = 1 << 28
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EFBIG, errno.EIO, errno.ELOOP)
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=256)]
 """A path below the object's folder that cannot lead out of it."""
@@ -97,7 +99,7 @@ class StoredObject:
             try:
                 actual = path.stat().st_size
             except OSError as error:
-                raise corrupt(path, "is missing") from error
+                raise unreadable(path, error) from error
             if actual != size:
                 raise corrupt(path, f"has {actual} bytes instead of {size}")
 
@@ -126,6 +128,8 @@ class StoredObject:
         path = self.path(f"{name}.npy")
         try:
             return map_array(path, dtype, dimensions)
+        except OSError as error:
+            raise unreadable(path, error) from error
         except Exception as error:  # numpy's reader of headers raises anything
             raise corrupt(path, f"is not the expected array: {first_line(error)}") from error
 
@@ -144,15 +148,14 @@ class StoredObject:
                     return memoryview(b"")
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise corrupt(path, f"cannot be read ({error.strerror})") from error
+            raise unreadable(path, error) from error
 
     def verify(self) -> int:
         """Check every byte against its SHA-256 and return the number of bytes."""
         self.check_sizes()
         for name, sums in self.sums.files.items():
-            with (self.folder / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != sums.sha256:
-                    raise corrupt(self.folder / name, "does not have the bytes that were written")
+            if hashlib.sha256(self.map(name)).hexdigest() != sums.sha256:
+                raise corrupt(self.folder / name, "does not have the bytes that were written")
         return sum(self.sums.sizes.values())
 
 
@@ -182,6 +185,16 @@ def corrupt(path: Path, problem: str) -> CorruptCorpusError:
     )
 
 
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """Make the error for a file that is damaged, or that this process is only kept from reading."""
+    if error.errno in _DAMAGE:
+        return corrupt(path, f"is damaged: {os.strerror(error.errno)}")
+    return CorpusError(
+        f"{str(path)!r} cannot be read: {error.strerror}. The corpus may be whole: mend that, and "
+        "try again."
+    )
+
+
 def _file_sums(path: Path) -> FileSums:
     whole, blocks, size = hashlib.sha256(), [], 0
     with path.open("rb") as file:
@@ -198,5 +211,7 @@ def _read_sums(folder: Path) -> tuple[bytes, ObjectSums]:
     try:
         data = read_regular(path, _MAX_SUMS)
         return data, ObjectSums.model_validate_json(data)
-    except (OSError, ValidationError) as error:
-        raise corrupt(path, "is missing or cannot be read") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValidationError as error:
+        raise corrupt(path, "does not list checksums") from error

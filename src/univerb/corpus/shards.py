@@ -20,7 +20,14 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from univerb.corpus.manifest import CorpusSettings
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, within, write_object
+from univerb.corpus.objects import (
+    ObjectEntry,
+    StoredObject,
+    corrupt,
+    unreadable,
+    within,
+    write_object,
+)
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import splitter_named
 from univerb.errors import CorruptCorpusError
@@ -162,6 +169,8 @@ class Shard:
         path = self._stored.path("documents.json")
         try:
             return _LIST.validate_json(path.read_bytes())
+        except OSError as error:
+            raise unreadable(path, error) from error
         except ValidationError as error:
             raise corrupt(path, "does not list documents") from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest, write_manifest
-from univerb.corpus.objects import SUMS, corrupt
+from univerb.corpus.objects import SUMS, unreadable
 from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.files import exclusive_lock, lock_alone, lock_shared, remove_drafts, sync
 
@@ -30,7 +30,7 @@ def lease(folder: Path, version: Manifest) -> int:
     try:
         return lock_shared(path)
     except OSError as error:
-        raise corrupt(path, "is missing or cannot be read") from error
+        raise unreadable(path, error) from error
 
 
 def retire(folder: Path, version: Manifest) -> None:
@@ -66,10 +66,10 @@ def sweep(folder: Path, present: Manifest, *, keep_unnamed: bool = False) -> Non
 
 def finish_sweep(folder: Path) -> None:
     """Delete what nobody reads any more, if this process may and no writer is at work."""
-    versions = _retired(folder).values()
-    if any(_is_unread(folder, version) for version in versions):
-        with suppress(OSError, CorpusError), exclusive_lock(folder / LOCK, CorpusError()):
-            sweep(folder, read_manifest(folder), keep_unnamed=True)
+    with suppress(OSError, CorpusError):
+        if any(_is_unread(folder, version) for version in _retired(folder).values()):
+            with exclusive_lock(folder / LOCK, CorpusError()):
+                sweep(folder, read_manifest(folder), keep_unnamed=True)
 
 
 def is_being_written(folder: Path) -> bool:
