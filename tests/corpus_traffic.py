@@ -41,7 +41,7 @@ def parts(corpus: Corpus) -> dict[str, Callable[[], Any]]:
 def read(folder: Path, end: Event, seed: int, results: Any, holds: bool) -> None:
     """Read until the end: a corpus that is opened each time, or one that is held for long."""
     choose, counts = random.Random(seed), Counter()
-    while not end.is_set():
+    while not end.is_set() or not counts["reads"]:
         try:
             corpus = open_corpus(folder)
             for _ in range(choose.randrange(5, 40) if holds else 1):
@@ -60,11 +60,12 @@ def write(folder: Path, lm: DynamicLM, end: Event, seed: int, results: Any) -> N
     """Add, replace and remove documents until the end."""
     shards.SHARD_CHARACTERS, encode.BATCH = 900, 32
     choose, counts = random.Random(seed), Counter()
-    while not end.is_set():
+    # A loaded machine may take longer: at least one change of each kind.
+    while not end.is_set() or not (counts["added"] and counts["removed"]):
         try:
             builder = CorpusBuilder(folder, lm.tokenizer, lm=lm)
             if choose.random() < 0.5:
-                builder.add(document(choose.randrange(5, 15)) for _ in range(1))
+                builder.add([document(choose.randrange(5, 15))])
                 counts["added"] += 1
             else:
                 names = [d["name"] for d in open_corpus(folder).listed()]
@@ -99,7 +100,7 @@ def traffic(folder: Path, lm: DynamicLM, readers: int, writers: int, seconds: fl
         process.start()
     time.sleep(seconds)
     end.set()
-    total: Counter = sum((results.get(timeout=120) for _ in (*reading, *writing)), Counter())
+    total: Counter = sum((results.get(timeout=600) for _ in (*reading, *writing)), Counter())
     for process in (*reading, *writing):
         process.join(60)
     return total

@@ -44,7 +44,7 @@ def holds_secret(folder: Path) -> bool:
 def test_no_read_fails_while_others_write(lm, tmp_path):
     counts = traffic(tmp_path / "c", lm, readers=4, writers=2, seconds=5)
     assert not [(what, n) for what, n in counts.items() if what.startswith("failed")]
-    assert counts["reads"] > 20 and counts["added"] and counts["removed"]
+    assert counts["reads"] >= 4 and counts["added"] >= 2 and counts["removed"] >= 2
 
 
 def test_a_version_that_goes_between_its_manifest_and_its_lease_is_opened_anew(
