@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from univerb.files import (
     atomic_path,
     atomic_write,
     exclusive_lock,
+    lock_alone,
+    lock_shared,
     remove_drafts,
 )
 
@@ -207,6 +210,56 @@ def test_rows_of_another_header_or_in_use_are_refused(tmp_path):
         with pytest.raises(OptionError, match="other options"):
             JsonLines(path, header)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content", ['{"key": 2}\n{"a": 1}\n{"torn', '{"key": 2', '{"torn', "notes", '{"key": 1} \n{"b"']
+)
+def test_a_file_with_another_header_stays_byte_for_byte(tmp_path, content):
+    path = tmp_path / "rows"
+    path.write_text(content)
+    with pytest.raises(OptionError, match=r"other options.*Move it away, or name another file"):
+        JsonLines(path, {"key": 1})
+    assert path.read_text() == content
+
+
+def test_a_shared_lock_is_shared_and_ends_with_its_process(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(FileNotFoundError):
+        lock_shared(path)
+    with lock_alone(path) as is_alone:
+        assert is_alone, "there is nothing to share"
+    path.touch()
+    first, second = lock_shared(path), lock_shared(path)
+    for descriptor in (first, second):
+        with lock_alone(path) as is_alone:
+            assert not is_alone
+        os.close(descriptor)
+    assert run_until_killed("lock_shared(Path('file'))\nos.kill(os.getpid(), 9)", tmp_path) == -9
+    with lock_alone(path) as is_alone:
+        assert is_alone
+
+
+def test_who_waits_for_a_shared_lock_learns_that_the_file_has_gone(tmp_path):
+    path, raised = tmp_path / "file", []
+    path.touch()
+
+    def wait() -> None:
+        with pytest.raises(FileNotFoundError) as error:
+            lock_shared(path)
+        raised.append(error)
+
+    opened, really_open = threading.Event(), os.open
+
+    with lock_alone(path), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", lambda *args: (really_open(*args), opened.set())[0])
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert opened.wait(60)
+        path.unlink()
+        path.touch()
+    thread.join(60)
+    assert raised
 
 
 def test_a_folder_is_never_lost_between_the_two_renames(tmp_path, monkeypatch):

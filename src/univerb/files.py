@@ -1,20 +1,32 @@
 """Files that survive a crash: atomic writes, locks, and JSON lines that can be continued.
 
+Also readers of files that somebody else may have written: nothing in them is trusted.
+
 Errors of the disk pass through as OSError: only the caller knows what the file was for.
 """
 
+import errno
 import json
+import math
 import os
 import shutil
+import stat
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from univerb.errors import OptionError, UniverbError
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -89,17 +101,92 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def exclusive_lock(path: Path, busy: UniverbError) -> Iterator[None]:
-    """Hold a lock file, or raise `busy` at once if another process (or this one) holds it.
+def exclusive_lock(path: Path, busy: UniverbError, wait: float = 0) -> Iterator[None]:
+    """Hold a lock file, or raise `busy` if another process (or this one) still holds it.
 
-    The lock ends with the process, however that ends; the file stays.
+    It is asked again for `wait` seconds. The lock ends with the process, however that ends; the
+    file stays.
     """
     try:
-        held = FileLock(path, thread_local=False).acquire(blocking=False)
+        held = FileLock(path, thread_local=False).acquire(timeout=wait)
     except Timeout:
         raise busy from None
     with held:
         yield
+
+
+def lock_shared(path: Path) -> int:
+    """Open a file and share a lock on it with others until the descriptor is closed.
+
+    The lock ends with the process, however that ends. It needs no right to write. Where the disk
+    or the system knows no such locks, the file is open without one. A file that is not there, or
+    that was deleted while somebody had it alone, raises FileNotFoundError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if sys.platform != "win32":
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def lock_alone(path: Path) -> Iterator[bool]:
+    """Yield whether nobody shares a lock on a file; nobody gets one before the block ends.
+
+    A file that this process may not write counts as shared, one that is not there does not.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        yield error.errno == errno.ENOENT
+        return
+    try:
+        is_alone = True
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # others: a disk without locks
+                is_alone = error.errno not in (errno.EAGAIN, errno.EACCES)
+        yield is_alone
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Read a file of at most `limit` bytes; a pipe or a device, which may never end, is refused."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise OSError(errno.EFBIG, f"is no plain file of at most {limit} bytes", str(path))
+        return file.read(limit)
+
+
+def map_array(
+    path: Path, dtype: "DTypeLike | None" = None, dimensions: int | None = None
+) -> "NDArray[Any]":
+    """Map a .npy file of plain numbers into memory, if it is what was asked for."""
+    import numpy
+    from numpy.lib import format as npy
+
+    with path.open("rb") as file:
+        if npy.read_magic(file) != (1, 0):
+            raise ValueError("it has another version than 1.0")
+        shape, is_fortran, given = npy.read_array_header_1_0(file)
+        offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    is_plain = given.kind in "iuf" and given.isnative and not is_fortran
+    if not is_plain or (dtype is not None and given != dtype):
+        raise ValueError(f"it holds {given}")
+    if len(shape) > 2 or (dimensions is not None and len(shape) != dimensions):
+        raise ValueError(f"it has {len(shape)} dimensions")
+    if min(shape, default=0) < 0 or offset + math.prod(shape) * given.itemsize != size:
+        raise ValueError("its shape does not fit its size")
+    return numpy.memmap(path, given, "r", offset, shape)
 
 
 class JsonLines(AbstractContextManager["JsonLines"]):
@@ -128,8 +215,9 @@ class JsonLines(AbstractContextManager["JsonLines"]):
             stack.enter_context(exclusive_lock(self._lock_path, busy))
             if restart or not path.exists():
                 atomic_write(path, b"")
-            self._cut_torn_line()
+            # First, so that a file of somebody else stays as it is.
             self._rows_begin = self._check_header(_encoded(header)) if header else 0
+            self._cut_torn_line()
             self._locked = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
@@ -185,15 +273,16 @@ class JsonLines(AbstractContextManager["JsonLines"]):
                     raise self._refused(f"has no JSON object in line {number}")
 
     def _check_header(self, header: bytes) -> int:
-        if not self._path.stat().st_size:
-            atomic_write(self._path, header)
         with self._path.open("rb") as file:
-            if file.readline() != header:
-                raise self._refused("is of another input, other options or another version")
+            first = file.readline(len(header))
+        if not header.startswith(first):
+            raise self._refused("is of another input, other options or another version")
+        if first != header:  # torn, or empty
+            atomic_write(self._path, header)
         return len(header)
 
     def _refused(self, problem: str) -> OptionError:
-        return OptionError(f"{str(self._path)!r} {problem}. Delete it, or name another file.")
+        return OptionError(f"{str(self._path)!r} {problem}. Move it away, or name another file.")
 
 
 def _draft_of(path: Path) -> Path:

@@ -432,7 +432,7 @@ def test_a_partial_output_of_something_else_is_refused(tmp_path, model):
         (source, dataclasses.replace(common, docs=(str(lease),))),
         (source, dataclasses.replace(common, batch_size=3)),
     ):
-        with pytest.raises(OptionError, match="another input.*Delete it"):
+        with pytest.raises(OptionError, match="another input.*Move it away"):
             run_batch(input_file, output, changed, Recording(0))
     assert partial.read_bytes() == kept
     assert run_batch(other, output, common, local_workers(), restart=True).resumed == 0

@@ -8,7 +8,10 @@ import pytest
 
 from conftest import TEXT, saved_encoder
 from univerb.cli import index as cli_index
+from univerb.corpus import encode as encoding
 from univerb.corpus import open_corpus
+from univerb.errors import CorpusError
+from univerb.files import exclusive_lock
 
 DEMO = Path(cli_index.__file__).parents[1] / "assets" / "demo"
 
@@ -132,3 +135,73 @@ def test_settings_that_differ_from_those_of_the_corpus_are_refused(run, model, t
     ran = run(*base, "--min-count", 3)
     assert ran.code == 1
     assert "min" in ran.err and "= 1" in ran.err
+
+
+def test_an_interrupted_build_says_how_to_go_on(index, run, docs, tmp_path, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    corpus = tmp_path / "c.uv"
+    again = "Run the same command again to continue."
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "encode_batch", interrupt)
+        ran = index(docs)
+    assert ran.code == 130 and again in ran.err and not ran.out
+    ran = run("inspect", corpus)
+    assert ran.code == 1 and "was interrupted" in ran.err and "command again to continue" in ran.err
+    kept = {path.name for path in (corpus / "objects").iterdir()}
+    assert kept
+    assert index(docs).code == 0
+    assert kept <= {path.name for path in (corpus / "objects").iterdir()}
+    assert "change" not in run("inspect", corpus, "--json").json
+    (docs / "new.txt").write_text("A new clause of a new lease. A new clause.")
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "encode_batch", interrupt)
+        assert again in index(docs).err
+    shown = run("inspect", corpus)
+    assert shown.code == 0 and "interrupted: run the same" in shown.out
+    assert index(docs).code == 0
+    assert "interrupted" not in run("inspect", corpus).out
+
+
+def test_a_corpus_that_is_being_built_or_changed_says_so(index, run, docs, tmp_path):
+    corpus, busy = tmp_path / "c.uv", CorpusError("busy")
+    (corpus / "objects").mkdir(parents=True)
+    with exclusive_lock(corpus / "lock", busy):
+        ran = run("inspect", corpus)
+        assert ran.code == 1 and "is being built. Wait" in ran.err
+    index(docs)
+    with exclusive_lock(corpus / "lock", busy):
+        assert run("inspect", corpus, "--json").json["change"].startswith("under way")
+
+
+def test_inspect_reports_every_file_that_is_not_of_the_corpus(index, run, docs, tmp_path):
+    index(docs)
+    corpus = tmp_path / "c.uv"
+    facts = run("inspect", corpus, "--verify", "--json").json
+    assert facts["unknown_files"] == [] and "change" not in facts
+    shard = next((corpus / "objects").glob("shard-*"))
+    for path in (corpus / "notes\033[1m.txt", shard / "more.npy", corpus / "objects" / "mine"):
+        path.write_text("mine")
+    (corpus / "objects" / f"shard-{'0' * 32}").mkdir()
+    (corpus / "objects" / f"shard-{'0' * 32}" / "text.npy").touch()
+    facts = run("inspect", corpus, "--verify", "--json").json
+    unknown = ["notes\033[1m.txt", "objects/mine", f"objects/{shard.name}/more.npy"]
+    assert facts["unknown_files"] == unknown
+    assert facts["change"].startswith("interrupted")
+    shown = run("inspect", corpus, "--verify").out
+    assert "notes[1m.txt" in shown and "\033[1m.txt" not in shown
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"encoder": "x", "phrase_bias": NaN}', "x" * 99_999]
+)
+def test_inspect_verifies_the_profile_too(index, run, docs, tmp_path, content):
+    index(docs)
+    profile = tmp_path / "c.uv" / "profile.json"
+    profile.write_text('{"encoder": "x", "phrase_bias": 1.5, "tolerance": 0.5}')
+    assert run("inspect", tmp_path / "c.uv", "--verify", "--json").json["unknown_files"] == []
+    profile.write_text(content)
+    ran = run("inspect", tmp_path / "c.uv", "--verify")
+    assert ran.code == 1 and "profile.json" in ran.err and "univerb calibrate" in ran.err
+    assert run("inspect", tmp_path / "c.uv").code == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.corpus import Corpus, open_corpus, shards
+from univerb.corpus import build as building
 from univerb.corpus import encode as encoding
 from univerb.corpus.build import CorpusBuilder, build_corpus
 from univerb.corpus.manifest import CorpusSettings
@@ -137,6 +138,17 @@ def test_what_is_there_already_is_not_computed_again(lm, tmp_path, monkeypatch):
     assert content(tmp_path) == before
 
 
+def test_progress_counts_documents_and_phrases(lm, tmp_path):
+    reports: list[tuple[str, int, int]] = []
+    corpus = build_corpus(
+        tmp_path, documents(), lm, progress=lambda *report: reports.append(report)
+    )
+    for stage, count in (("documents", 4), ("vectors", len(corpus.phrases))):
+        done = [(at, total) for name, at, total in reports if name == stage]
+        assert done[0] == (0, count) and done[-1] == (count, count)
+        assert len(done) > 3 and done == sorted(set(done))
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -158,16 +170,31 @@ def test_removed_text_is_gone_from_the_disk(corpus, lm):
     assert content(corpus.folder)["manifest.json"] and open_corpus(corpus.folder).verify()
 
 
-def test_a_removal_that_was_interrupted_leaves_nothing_after_the_next_try(corpus, lm, monkeypatch):
+def test_a_removal_that_was_interrupted_is_finished_by_the_next_who_opens(corpus, lm, monkeypatch):
     builder = CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm)
     builder.add([Document("Xylophonists juggle quartz.", "secret")])
     with monkeypatch.context() as patched:
-        patched.setattr(CorpusBuilder, "_sweep", lambda self, manifest: None)
+        patched.setattr(building, "sweep", lambda *_: None)
         builder.remove(["secret"])
     assert b"Xylophonists" in b"".join(content(corpus.folder).values())
-    with pytest.raises(DocumentError, match="no document 'secret'"):
-        CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm).remove(["secret"])
+    assert open_corpus(corpus.folder).verify()
     assert b"Xylophonists" not in b"".join(content(corpus.folder).values())
+
+
+def test_removed_text_stays_only_as_long_as_somebody_reads_it(corpus, lm):
+    builder = CorpusBuilder(corpus.folder, lm.tokenizer, lm=lm)
+    builder.add([Document(f"{TEXT} Xylophonists juggle quartz.", "secret")])
+    reader = open_corpus(corpus.folder)
+    builder.remove(["secret"])
+    builder.add([Document(f"{TEXT} Another one.", "other")])
+    assert "secret" in {document.name for document in reader.documents()}
+    assert reader.verify() and reader.search("xylophonists", 3)
+    open_corpus(corpus.folder)
+    assert b"Xylophonists" in b"".join(content(corpus.folder).values())
+    reader.close()
+    open_corpus(corpus.folder)
+    assert b"Xylophonists" not in b"".join(content(corpus.folder).values())
+    assert corpus.verify(), "an older version, of the first documents, is still being read"
 
 
 @pytest.mark.parametrize("overlap", [0, 2])

@@ -251,7 +251,9 @@ def test_a_corpus_of_a_newer_version_says_so(corpus: DamagedCorpus):
 def test_no_corpus_where_one_is_looked_for(corpus: DamagedCorpus, tmp_path: Path):
     with pytest.raises(CorpusError, match=r"does not exist.*univerb index"):
         open_corpus(tmp_path / "nothing")
-    with pytest.raises(CorpusError, match="holds no finished corpus"):
+    with pytest.raises(
+        CorpusError, match=r"holds no corpus. Build one with: univerb index DOCS -o"
+    ):
         open_corpus(tmp_path)
     shutil.copytree(corpus.folder, tmp_path / "moved")
     assert open_corpus(tmp_path / "moved").search(QUERY, 9) == corpus.answers[0]

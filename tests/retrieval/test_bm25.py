@@ -79,7 +79,7 @@ def test_sharding_changes_neither_ranking_nor_bytes(tmp_path_factory, texts, que
     whole.save(folders[0])
     parts.save(folders[1])
     assert files(folders[0]) == files(folders[1])
-    assert BM25().load(folders[0]).rank(query, 20) == whole.rank(query, 20)
+    assert BM25().load(folders[0], len(texts)).rank(query, 20) == whole.rank(query, 20)
 
 
 def test_files_have_neither_pickles_nor_texts(tmp_path: Path):
@@ -94,7 +94,7 @@ def test_files_have_neither_pickles_nor_texts(tmp_path: Path):
 def test_texts_without_words(texts: list[str], tmp_path: Path):
     index = built(texts)
     index.save(tmp_path)
-    assert index.rank("rent", 3) == BM25().load(tmp_path).rank("rent", 3) == []
+    assert index.rank("rent", 3) == BM25().load(tmp_path, len(texts)).rank("rent", 3) == []
     assert BM25().index([]).rank("rent", 3) == []
 
 
@@ -115,7 +115,7 @@ def test_features_are_plain_arrays():
 def test_threads_share_an_index(tmp_path: Path):
     texts = [f"rent {i} notice {i % 7} tenant" for i in range(500)]
     built(texts).save(tmp_path)
-    index = BM25().load(tmp_path)
+    index = BM25().load(tmp_path, len(texts))
     queries = [f"notice {i % 7} rent {i}" for i in range(200)]
     expected = [index.rank(query, 9) for query in queries]
     with ThreadPoolExecutor(8) as pool:

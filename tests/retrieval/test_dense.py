@@ -120,13 +120,13 @@ def test_saved_index_ranks_the_same(method: Method, tmp_path: Path):
     index = method.index([method.features(TEXTS)])
     index.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npy"]
-    assert method.load(tmp_path).rank("pay rent", 3) == index.rank("pay rent", 3)
+    assert method.load(tmp_path, len(TEXTS)).rank("pay rent", 3) == index.rank("pay rent", 3)
 
 
 def test_no_texts_no_query_no_k(method: Method, tmp_path: Path):
     empty = method.index([method.features([])])
     empty.save(tmp_path)
-    assert empty.rank("rent", 3) == method.load(tmp_path).rank("rent", 3) == []
+    assert empty.rank("rent", 3) == method.load(tmp_path, 0).rank("rent", 3) == []
     assert method.index([]).rank("rent", 3) == []
     index = method.index([method.features(TEXTS)])
     assert index.rank(" \n", 3) == index.rank("rent", 0) == []
@@ -146,8 +146,8 @@ def test_ties_at_the_border_go_to_lower_numbers(width: int):
 def test_threads_share_an_index(method: Method, tmp_path: Path):
     method.index([method.features(TEXTS * 20)]).save(tmp_path)
     queries = [f"{a} {b}" for a in WORDS for b in WORDS]
-    expected = [method.load(tmp_path).rank(query, 5) for query in queries]
-    index = method.load(tmp_path)
+    expected = [method.load(tmp_path, 20 * len(TEXTS)).rank(query, 5) for query in queries]
+    index = method.load(tmp_path, 20 * len(TEXTS))
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda query: index.rank(query, 5), queries)) == expected
 
@@ -212,7 +212,7 @@ def test_an_index_of_another_model(bert: Path, static: Path, tmp_path: Path):
     method = Static(static)
     method.index([method.features(TEXTS)]).save(tmp_path)
     with pytest.raises(ModelError, match="Build the index again"):
-        Dense(bert).load(tmp_path).rank("rent", 1)
+        Dense(bert).load(tmp_path, len(TEXTS)).rank("rent", 1)
 
 
 def test_missing_package_names_its_extra(static: Path, monkeypatch: pytest.MonkeyPatch):

@@ -44,7 +44,7 @@ class Length:
         lengths = [int(n) for shard in shards for n in shard["terms"]]
         return Fixed(sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)))
 
-    def load(self, folder: Path) -> Index:
+    def load(self, folder: Path, count: int) -> Index:
         return Fixed([3, 1, 0, 4, 2])
 
 
@@ -67,7 +67,7 @@ def test_hybrid_keeps_the_features_apart(tmp_path: Path):
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
     for query in ("rent", "premises notice", "", "unheard"):
-        assert method.load(tmp_path).rank(query, 4) == index.rank(query, 4)
+        assert method.load(tmp_path, len(TEXTS)).rank(query, 4) == index.rank(query, 4)
     assert {n for n, _ in index.rank("rent", 9)} == set(range(5))
 
 

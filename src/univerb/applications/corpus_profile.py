@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from univerb.config import GenerationConfig
 from univerb.corpus import Corpus
-from univerb.corpus.objects import corrupt
-from univerb.files import atomic_write
+from univerb.errors import CorruptCorpusError
+from univerb.files import atomic_write, read_regular
 from univerb.modeling.phrase_model import PhraseModel
 
-_FILE = "profile.json"
+PROFILE = "profile.json"
 
 
 class CorpusProfile(BaseModel):
@@ -25,18 +25,21 @@ class CorpusProfile(BaseModel):
 
 def write_profile(corpus: Corpus, profile: CorpusProfile) -> None:
     """Save a corpus's profile, so that `generate` and `answer` use it."""
-    atomic_write(corpus.folder / _FILE, profile.model_dump_json(indent=2))
+    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
 
 
 def read_profile(corpus: Corpus) -> CorpusProfile | None:
     """Return a corpus's profile, or None if it was not calibrated."""
-    path = corpus.folder / _FILE
+    path = corpus.folder / PROFILE
     try:
-        return CorpusProfile.model_validate_json(path.read_bytes())
+        return CorpusProfile.model_validate_json(read_regular(path, 1 << 16))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise corrupt(path, "cannot be read") from error
+        raise CorruptCorpusError(
+            f"{str(path)!r} is no profile of a corpus. The corpus itself is not concerned: write "
+            "the profile again with `univerb calibrate`."
+        ) from error
 
 
 def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -> dict[str, Any]:

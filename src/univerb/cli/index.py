@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from univerb.cli.batch import WorkerOptions
-from univerb.cli.console import console, escape, print_json, show_warnings
+from univerb.cli.console import console, errors, escape, print_json, show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags, parse_sizes
@@ -62,20 +62,28 @@ def index(
         raise OptionError(f"{str(output)!r} is no corpus yet, so nothing can be removed from it.")
     settings = _settings(corpus, settings, sizes)
     documents = read_documents(*docs) if docs else []
-    if corpus is not None and not change.replace:
-        _check_names(corpus, documents)
+    if corpus is not None:
+        if not change.replace:
+            _check_names(corpus, documents)
+        corpus.close()
     workers = make_workers(work.workers, work.ray_address)
     lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder
 
-    with progress_bars() as show:
-        builder = CorpusBuilder(
-            output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
+    try:
+        with progress_bars() as show:
+            builder = CorpusBuilder(
+                output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
+            )
+            if change.remove:
+                manifest = builder.remove(change.remove)
+            if documents:
+                manifest = builder.add(documents)
+    except KeyboardInterrupt:
+        errors.print(
+            "interrupted: what is finished is kept. Run the same command again to continue."
         )
-        if change.remove:
-            manifest = builder.remove(change.remove)
-        if documents:
-            manifest = builder.add(documents)
+        raise typer.Exit(130) from None
     _show(output, manifest, as_json)
 
 

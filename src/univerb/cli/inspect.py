@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from univerb.cli.console import console, print_json
+from univerb.cli.console import console, harmless, print_json
 from univerb.cli.options import AsJson
 from univerb.cli.progress import format_size
 from univerb.errors import OptionError
@@ -24,6 +24,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Explain what a corpus holds."""
+    from univerb.applications.corpus_profile import read_profile
     from univerb.corpus import open_corpus
 
     if limit < 0:
@@ -31,7 +32,9 @@ def inspect(
     began = time.perf_counter()
     opened = open_corpus(corpus)
     facts = _facts(opened) | {"open_seconds": time.perf_counter() - began}
+    facts |= _leftovers(opened, verify)
     if verify:
+        read_profile(opened)
         facts["verified_bytes"] = opened.verify()
     documents = opened.listed()
     if as_json:
@@ -77,6 +80,28 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
     }
 
 
+def _leftovers(corpus: "Corpus", verify: bool) -> dict[str, Any]:
+    """Say what lies in the folder beside the present version, if anything does."""
+    from univerb.applications.corpus_profile import PROFILE
+    from univerb.corpus.versions import find_leftovers, is_being_written
+
+    found = find_leftovers(corpus.folder, corpus.manifest)
+    facts: dict[str, Any] = {}
+    if found.earlier:
+        facts["earlier_versions"] = "still being read; deleted by the first command after that"
+    if is_being_written(corpus.folder):
+        facts["change"] = "under way: this is the version before it"
+    elif found.unfinished:
+        facts["change"] = (
+            "interrupted: run the same `univerb index` command again to continue; any other change "
+            "drops what it left"
+        )
+    if verify:
+        names = [path.relative_to(corpus.folder).as_posix() for path in found.unknown]
+        facts["unknown_files"] = [name for name in names if name != PROFILE]
+    return facts
+
+
 def _format(name: str, value: Any) -> str:  # noqa: ANN401
     if name == "bytes":
         return ", ".join(f"{part} {format_size(size)}" for part, size in value.items())
@@ -84,6 +109,8 @@ def _format(name: str, value: Any) -> str:  # noqa: ANN401
         return f"{format_size(value)}: all as they were written"
     if name == "open_seconds":
         return f"{1000 * value:.1f} ms"
+    if name == "unknown_files":
+        return harmless(", ".join(value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value) or "none"

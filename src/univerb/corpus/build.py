@@ -7,9 +7,9 @@ continues where it stopped.
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,11 +26,12 @@ from univerb.corpus.manifest import (
     write_manifest,
 )
 from univerb.corpus.mine import MinedPhrases, mine_phrases
-from univerb.corpus.objects import ObjectEntry, StoredObject, write_object
+from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_object
 from univerb.corpus.phrase_index import NO_ROW, write_phrases
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
-from univerb.errors import CorpusError, DocumentError, OptionError
-from univerb.files import exclusive_lock, remove_drafts
+from univerb.corpus.versions import LOCK, retire, sweep
+from univerb.errors import CorpusError, DocumentError, OptionError, first_line
+from univerb.files import exclusive_lock
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
 from univerb.phrase import Document
@@ -40,10 +41,10 @@ from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with the stage, the number of its parts that are done, and of all."""
+"""Called with the stage, the number of its documents or phrases that are done, and of all."""
 
-_LOCK = "lock"
-_OBJECT = re.compile(r"\.?(shard|index|phrases|vectors)-[0-9a-f]{32}(\.|$)")
+PATIENCE = 5.0
+"""Seconds to wait for the lock: a reader holds it while it deletes what nobody reads any more."""
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -88,7 +89,7 @@ class CorpusBuilder:
             return open_corpus(self.folder)
         # An interrupted build left its lock; any other content is somebody else's.
         is_used = self.folder.is_dir() and any(self.folder.iterdir())
-        if is_used and not (self.folder / _LOCK).is_file():
+        if is_used and not (self.folder / LOCK).is_file():
             raise CorpusError(f"{str(self.folder)!r} is not empty and no corpus. Name another one.")
         return None
 
@@ -122,19 +123,22 @@ class CorpusBuilder:
     def remove(self, names: Iterable[str]) -> Manifest:
         """Remove documents by name, their text and the phrases that only they have."""
         removed = set(names)
-        before = open_corpus(self.folder)
+        open_corpus(self.folder).close()
         with self._locked():
-            present = self._present or before
-            # What an interrupted removal left behind.
-            self._sweep(present.manifest)
+            present = self._present
+            assert present
+            # What interrupted changes left behind may be of these documents.
+            sweep(self.folder, present.manifest)
             known = {document["name"] for document in present.listed()}
             if unknown := sorted(removed - known):
                 raise DocumentError(
                     f"the corpus has no document {unknown[0]!r}. `univerb inspect` lists them."
                 )
             if removed == known:
-                raise DocumentError("no document would be left. Delete the folder instead.")
-            return self._commit(list(self._shards_without(removed)), keep_previous=False)
+                raise DocumentError(
+                    "no document would be left, and a corpus has at least one. Add another first."
+                )
+            return self._commit(list(self._shards_without(removed)))
 
     def _shards_without(self, removed: set[str]) -> Iterator[ShardTask | ObjectEntry]:
         """Yield the present shards; those with removed documents as tasks to make them anew."""
@@ -151,21 +155,17 @@ class CorpusBuilder:
             self._root, tuple(documents), self.settings, self._tokenizer.to_json(), special
         )
 
-    def _commit(
-        self, parts: Sequence[ShardTask | ObjectEntry], keep_previous: bool = True
-    ) -> Manifest:
-        """Make a new version of these shards the present one.
-
-        The previous version stays on disk until the next change, for those who have it open,
-        unless documents were removed.
-        """
+    def _commit(self, parts: Sequence[ShardTask | ObjectEntry]) -> Manifest:
+        """Make a new version of these shards the present one; the old one goes if unread."""
         tasks = [part for part in parts if isinstance(part, ShardTask)]
-        made = iter(self._run("documents", make_shard, tasks))
+        made = self._run("documents", make_shard, tasks, [len(task.documents) for task in tasks])
         entries = [next(made) if isinstance(part, ShardTask) else part for part in parts]
         manifest = self._make_manifest(entries)
+        if self._present:
+            retire(self.folder, self._present.manifest)
+            self._present.close()
         write_manifest(self.folder, manifest)
-        previous = self._present.manifest.entries() if self._present and keep_previous else []
-        self._sweep(manifest, *previous)
+        sweep(self.folder, manifest)
         self._present = open_corpus(self.folder)
         return manifest
 
@@ -201,14 +201,19 @@ class CorpusBuilder:
         return manifest.model_copy(update=totals(shards))
 
     def _write_index(self, entries: Sequence[ObjectEntry], shards: Sequence[Shard]) -> ObjectEntry:
-        self._report("retrieval index", 0, 1)
         method = method_named(self.settings.method)
-        index = write_object(
-            self._root,
-            "index",
-            index_key(entries),
-            lambda folder: method.index([shard.features() for shard in shards]).save(folder),
-        )
+
+        def write(folder: Path) -> None:
+            features = [shard.features() for shard in shards]
+            try:
+                index = method.index(features)
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                problem = f"has features that do not fit each other: {first_line(error)}"
+                raise corrupt(self._root, problem) from error
+            index.save(folder)
+
+        self._report("retrieval index", 0, 1)
+        index = write_object(self._root, "index", index_key(entries), write)
         self._report("retrieval index", 1, 1)
         return index
 
@@ -220,34 +225,30 @@ class CorpusBuilder:
         from univerb.corpus.encode import encode_batch, encode_tasks
 
         assert self._lm is not None
+        if phrases.tokens.max(initial=0) >= self._lm.static_size:
+            raise corrupt(self._root, "has tokens that the model does not know")
         reused: list[ObjectEntry] = []
         begin = 0
         if self._present is not None and self._present.has_vectors:
             reused, rows, begin = self._present.reusable_rows(phrases.tokens, phrases.ends)
         missing = numpy.flatnonzero(rows == NO_ROW)
         tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
-        new = list(self._run("vectors", encode_batch, tasks))
+        new = list(self._run("vectors", encode_batch, tasks, [len(task.ends) for task in tasks]))
         rows[missing] = begin + numpy.arange(len(missing))
         return reused + new, rows
 
-    def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    def _run(
+        self, stage: str, function: Callable[[T], R], tasks: Sequence[T], sizes: Sequence[int]
+    ) -> Iterator[R]:
         if not tasks:
             return
-        self._report(stage, 0, len(tasks))
+        self._report(stage, 0, sum(sizes))
         # A single task is not worth the start of other processes.
         workers = self._workers if len(tasks) > 1 else local_workers()
         with workers:
-            for done, result in enumerate(workers.map(function, tasks), start=1):
-                self._report(stage, done, len(tasks))
+            for done, result in zip(accumulate(sizes), workers.map(function, tasks), strict=True):
+                self._report(stage, done, sum(sizes))
                 yield result
-
-    def _sweep(self, manifest: Manifest, *others: ObjectEntry) -> None:
-        """Delete the objects that no longer belong to the corpus, and what killed writers left."""
-        remove_drafts(self.folder, MANIFEST)
-        names = {entry.name for entry in (*manifest.entries(), *others)}
-        for path in self._root.iterdir():
-            if path.name not in names and _OBJECT.match(path.name):
-                shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -257,7 +258,7 @@ class CorpusBuilder:
         )
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            with exclusive_lock(self.folder / _LOCK, busy):
+            with exclusive_lock(self.folder / LOCK, busy, PATIENCE):
                 self._present = self._open()
                 self.settings = self._check_settings(self.settings)
                 yield

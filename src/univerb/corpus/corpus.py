@@ -1,9 +1,11 @@
 """An open corpus: chunks for a query, phrases for the chunks, vectors for the phrases.
 
 Opening reads the manifest and the sizes of the files; everything else is mapped into memory and
-checked when it is first read.
+checked when it is first read. Others may change the corpus meanwhile: it stays as it was opened.
 """
 
+import os
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +14,20 @@ from typing import TYPE_CHECKING
 import numpy
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt
+from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, unreadable
 from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import ListedDocument, Shard, totals
 from univerb.corpus.vectors import StoredVectors, VectorRows
+from univerb.corpus.versions import finish_sweep, lease, missing_corpus
 from univerb.documents.chunks import Chunk
-from univerb.errors import CorpusError, OptionError
+from univerb.errors import (
+    CorpusError,
+    CorruptCorpusError,
+    OptionError,
+    UniverbError,
+    first_line,
+)
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
 from univerb.retrieval.base import Hit, Index
@@ -44,7 +53,18 @@ def open_corpus(folder: str | Path) -> "Corpus":
         CorruptCorpusError: If its files are damaged.
     """
     path = Path(folder).expanduser()
-    return Corpus(path, read_manifest(path))
+    while (path / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        try:
+            corpus = Corpus(path, manifest)
+        except CorruptCorpusError:
+            if read_manifest(path) == manifest:
+                raise
+            # A writer has replaced this version before it was leased.
+            continue
+        finish_sweep(path)
+        return corpus
+    raise missing_corpus(path)
 
 
 class Corpus:
@@ -53,6 +73,16 @@ class Corpus:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._lease = weakref.finalize(self, os.close, lease(folder, manifest))
+        for entry in manifest.entries():
+            self._object(entry).check_sizes()
+
+    def close(self) -> None:
+        """Let the files go once another version has replaced this one; do not read it any more.
+
+        The end of the last reference or of the process does the same.
+        """
+        self._lease()
 
     @property
     def fingerprint(self) -> str:
@@ -133,8 +163,11 @@ class Corpus:
         counts = totals(self.shards) | {"phrase_count": len(self.phrases)}
         if self.manifest.model_dump(include=set(counts)) != counts:
             raise corrupt(self.folder / MANIFEST, "has other numbers than the files")
+        for shard in self.shards:
+            shard.verify()
+        self._index  # noqa: B018  (loading checks it)
         if self.has_vectors:
-            self._vectors.read(self.phrases.rows[:1])
+            self._vectors.verify()
         return size
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
@@ -187,14 +220,26 @@ class Corpus:
 
     @cached_property
     def _edges(self) -> Ints:
-        return numpy.cumsum([0, *(len(shard.chunks) for shard in self.shards)])
+        edges = numpy.cumsum([0, *(len(shard.chunks) for shard in self.shards)])
+        if edges[-1] != self.manifest.chunks:
+            raise corrupt(self.folder / MANIFEST, "has another number of chunks than the files")
+        return edges
 
     @cached_property
     def _index(self) -> Index:
         stored = self._object(self.manifest.index)
         for name in stored.entry.sizes:
             stored.path(name)
-        return method_named(self.manifest.settings.method).load(stored.folder)
+        method, count = method_named(self.manifest.settings.method), int(self._edges[-1])
+        try:
+            return method.load(stored.folder, count)
+        except UniverbError:
+            raise
+        except OSError as error:
+            raise unreadable(stored.folder, error) from error
+        except Exception as error:  # of readers of JSON and arrays
+            problem = f"is not the index of {count} chunks: {first_line(error)}"
+            raise corrupt(stored.folder, problem) from error
 
     @cached_property
     def phrases(self) -> StoredPhrases:

@@ -20,8 +20,8 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.phrases.hashing import Ints, prepend_zero, ranges, split_ids
 
-BATCH = 32_768
-"""Phrases per object: little is lost when a build is interrupted."""
+BATCH = 8_192
+"""Phrases per object, some seconds of work: little is lost by an interrupt, and the bar moves."""
 
 # The models that this process has loaded, by fingerprint.
 _loaded: dict[str, DynamicLM] = {}

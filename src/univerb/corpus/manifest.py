@@ -5,22 +5,23 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from univerb._version import __version__
 from univerb.config import describe
-from univerb.corpus.objects import ObjectEntry, StoredObject, StrictModel, corrupt
+from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt, unreadable
+from univerb.corpus.phrase_index import MAX_SIZE
 from univerb.errors import CorpusError, OptionError
-from univerb.files import atomic_write
+from univerb.files import atomic_write, read_regular
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
 FORMAT = 1
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
-_Size = Annotated[int, Field(ge=1, le=64)]
+_Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 
 
 class CorpusSettings(StrictModel):
@@ -55,6 +56,12 @@ class CorpusSettings(StrictModel):
         except ValidationError as error:
             raise OptionError(describe(error, type(self))) from None
 
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.sizes[0] > self.sizes[1]:
+            raise ValueError("sizes must ascend")
+        return self
+
 
 class Manifest(StrictModel):
     """All parts of a corpus."""
@@ -83,6 +90,12 @@ class Manifest(StrictModel):
     tokens: int = _Count
     phrase_count: int = _Count
 
+    @model_validator(mode="after")
+    def _check_vectors(self) -> Self:
+        if self.encoder and not self.width:
+            raise ValueError("vectors have a width")
+        return self
+
     def entries(self) -> list[ObjectEntry]:
         """Return the entries of all objects."""
         single = [entry for entry in (self.index, self.phrases) if entry]
@@ -106,21 +119,16 @@ def _hash(parts: Iterable[str]) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:32]
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> None:
     """Replace the manifest of a corpus."""
     body = manifest.model_dump_json()
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
-    atomic_write(folder / MANIFEST, text)
+    atomic_write(folder / name, text)
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest and check its hash, its values and the sizes of the files it names."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        state = "holds no finished corpus" if folder.is_dir() else "does not exist"
-        raise CorpusError(
-            f"{str(folder)!r} {state}. Build one with: univerb index DOCS -o {folder}"
-        )
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    """Read a manifest and check its hash and its values."""
+    path = folder / name
     fields = _read_fields(path)
     version = fields.get("format")
     if isinstance(version, int) and version > FORMAT:
@@ -136,21 +144,19 @@ def read_manifest(folder: Path) -> Manifest:
         raise corrupt(path, "has values that are not allowed") from error
     if not _names_match(manifest):
         raise corrupt(path, "names objects that were not made for this corpus")
-    for entry in manifest.entries():
-        StoredObject(folder / OBJECTS, entry).check_sizes()
     return manifest
 
 
 def _read_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a manifest whose hash is right."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise corrupt(path, "is too large")
-        outer = json.loads(path.read_bytes())
+        outer = json.loads(read_regular(path, _MAX_BYTES))
         body, sha256 = outer["body"], outer["sha256"]
         is_whole = hashlib.sha256(body.encode()).hexdigest() == sha256
         fields = json.loads(body)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise corrupt(path, "cannot be read") from error
     if not is_whole or not isinstance(fields, dict):
         raise corrupt(path, "is not what was written")

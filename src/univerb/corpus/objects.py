@@ -4,6 +4,7 @@ An object is written atomically, so one that exists is complete. Its list of che
 by a hash in the manifest; blocks are checked when they are first read, everything by `verify`.
 """
 
+import errno
 import hashlib
 import mmap
 import os
@@ -13,17 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from univerb.errors import CorruptCorpusError
-from univerb.files import atomic_folder
+from univerb.errors import CorpusError, CorruptCorpusError, first_line
+from univerb.files import atomic_folder, map_array, read_regular
 
 SUMS = "sums.json"
 BLOCK = 1 << 12
 """Bytes per checksum: little to read for a single row, few checksums to store."""
 _MAX_SUMS = 1 << 28
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EFBIG, errno.EIO, errno.ELOOP)
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=256)]
 """A path below the object's folder that cannot lead out of it."""
@@ -40,7 +41,7 @@ class FileSums(StrictModel):
 
     size: int = Field(ge=0, le=1 << 48)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    blocks: str = Field(max_length=1 << 26)
+    blocks: str = Field(max_length=1 << 26, pattern=r"^[0-9a-f]*$")
     """CRC-32 of each block, as hexadecimal digits."""
 
 
@@ -98,9 +99,7 @@ class StoredObject:
             try:
                 actual = path.stat().st_size
             except OSError as error:
-                raise corrupt(
-                    path, "is missing, or the corpus was changed while it was open: open it again"
-                ) from error
+                raise unreadable(path, error) from error
             if actual != size:
                 raise corrupt(path, f"has {actual} bytes instead of {size}")
 
@@ -122,13 +121,17 @@ class StoredObject:
             self._checked.add(name)
         return path
 
-    def array(self, name: str) -> NDArray[Any]:
-        """Return an array, memory-mapped, after checking all blocks of its file."""
+    def array(
+        self, name: str, dtype: DTypeLike | None = None, dimensions: int | None = None
+    ) -> NDArray[Any]:
+        """Return an array, memory-mapped, after checking all blocks of its file and its type."""
         path = self.path(f"{name}.npy")
         try:
-            return numpy.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except (OSError, ValueError) as error:
-            raise corrupt(path, "is no array") from error
+            return map_array(path, dtype, dimensions)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except Exception as error:  # numpy's reader of headers raises anything
+            raise corrupt(path, f"is not the expected array: {first_line(error)}") from error
 
     def map(self, name: str) -> memoryview:
         """Map a file into memory, checking its size only."""
@@ -145,15 +148,14 @@ class StoredObject:
                     return memoryview(b"")
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise corrupt(path, f"cannot be read ({error.strerror})") from error
+            raise unreadable(path, error) from error
 
     def verify(self) -> int:
         """Check every byte against its SHA-256 and return the number of bytes."""
         self.check_sizes()
         for name, sums in self.sums.files.items():
-            with (self.folder / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != sums.sha256:
-                    raise corrupt(self.folder / name, "does not have the bytes that were written")
+            if hashlib.sha256(self.map(name)).hexdigest() != sums.sha256:
+                raise corrupt(self.folder / name, "does not have the bytes that were written")
         return sum(self.sums.sizes.values())
 
 
@@ -170,11 +172,26 @@ def check_blocks(
             raise corrupt(path, f"is damaged near byte {block * BLOCK}")
 
 
+def within(values: NDArray[Any], low: int, high: int) -> bool:
+    """Tell whether all numbers are at least `low` and less than `high`."""
+    return not values.size or (low <= int(values.min()) and int(values.max()) < high)
+
+
 def corrupt(path: Path, problem: str) -> CorruptCorpusError:
     """Make the error for a damaged corpus."""
     return CorruptCorpusError(
-        f"{str(path)!r} {problem}. Restore the file, or delete the corpus and build it again with "
-        "`univerb index`."
+        f"{str(path)!r} {problem}. Restore it from a copy of the corpus, or build the corpus again "
+        "from its documents, into a new folder, with `univerb index`."
+    )
+
+
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """Make the error for a file that is damaged, or that this process is only kept from reading."""
+    if error.errno in _DAMAGE:
+        return corrupt(path, f"is damaged: {os.strerror(error.errno)}")
+    return CorpusError(
+        f"{str(path)!r} cannot be read: {error.strerror}. The corpus may be whole: mend that, and "
+        "try again."
     )
 
 
@@ -192,9 +209,9 @@ def _read_sums(folder: Path) -> tuple[bytes, ObjectSums]:
     """Return an object's list of checksums, as bytes and parsed."""
     path = folder / SUMS
     try:
-        if path.stat().st_size > _MAX_SUMS:
-            raise corrupt(path, "is too large")
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_SUMS)
         return data, ObjectSums.model_validate_json(data)
-    except (OSError, ValidationError) as error:
-        raise corrupt(path, "is missing or cannot be read") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValidationError as error:
+        raise corrupt(path, "does not list checksums") from error

@@ -10,11 +10,13 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from univerb.corpus.objects import StoredObject, corrupt
+from univerb.corpus.objects import StoredObject, corrupt, within
 from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, prepend_zero, ranges, split_ids
 
 Ids = NDArray[numpy.int32]
 
+MAX_SIZE = 64
+"""Tokens of a phrase, at most."""
 NO_ROW = -1
 """The row of a phrase that has no vector."""
 
@@ -34,17 +36,26 @@ class StoredPhrases:
     """The phrases of a corpus, memory-mapped."""
 
     def __init__(self, stored: StoredObject) -> None:
-        self._tokens: Ids = stored.array("tokens")
-        self.ends: Ints = stored.array("ends")
-        self.counts = stored.array("counts")
-        self.rows: Ints = stored.array("rows")
-        self._order = stored.array("order")
-        keys = stored.array("keys")
+        self._tokens: Ids = stored.array("tokens", numpy.int32, 1)
+        self.ends: Ints = stored.array("ends", numpy.int64, 1)
+        self.counts: Ints = stored.array("counts", numpy.int64, 1)
+        self.rows: Ints = stored.array("rows", numpy.int64, 1)
+        self._order: Ints = stored.array("order", numpy.int64, 1)
+        keys = stored.array("keys", numpy.uint64, 1)
         columns = (self.ends, self.counts, self.rows, self._order, keys)
-        total = int(self.ends[-1]) if len(self.ends) else 0
-        if len({len(column) for column in columns}) > 1 or total != len(self._tokens):
+        if len({len(column) for column in columns}) > 1:
             raise corrupt(stored.folder, "has columns of different lengths")
         self._begins = prepend_zero(numpy.asarray(self.ends))
+        is_whole = self._begins[-1] == len(self._tokens) and (keys[1:] >= keys[:-1]).all()
+        limits = (
+            (self.ends, 1, len(self._tokens) + 1),
+            (numpy.diff(self._begins), 1, MAX_SIZE + 1),
+            (self._tokens, 0, 1 << 31),
+            (self.rows, NO_ROW, 1 << 48),
+            (self._order, 0, len(self.ends)),
+        )
+        if not is_whole or not all(within(*limit) for limit in limits):
+            raise corrupt(stored.folder, "has numbers that do not fit each other")
         self._index = KeyIndex(numpy.asarray(keys))
 
     def __len__(self) -> int:

@@ -20,12 +20,20 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from univerb.corpus.manifest import CorpusSettings
-from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, write_object
+from univerb.corpus.objects import (
+    ObjectEntry,
+    StoredObject,
+    corrupt,
+    unreadable,
+    within,
+    write_object,
+)
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import splitter_named
+from univerb.errors import CorruptCorpusError
 from univerb.phrase import Document
 from univerb.phrases.hashing import prepend_zero
-from univerb.phrases.tokenized import TokenArrays, tokenize_lines
+from univerb.phrases.tokenized import BREAK, TokenArrays, tokenize_lines
 from univerb.retrieval.base import Features
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
@@ -161,34 +169,68 @@ class Shard:
         path = self._stored.path("documents.json")
         try:
             return _LIST.validate_json(path.read_bytes())
+        except OSError as error:
+            raise unreadable(path, error) from error
         except ValidationError as error:
             raise corrupt(path, "does not list documents") from error
 
     @cached_property
     def chunks(self) -> NDArray[numpy.int64]:
         """One row for each chunk: document, first and last character, first and last byte."""
-        return numpy.asarray(self._stored.array("chunks"))
+        chunks = numpy.asarray(self._stored.array("chunks", numpy.int64, 2))
+        if chunks.shape[1] != 5:
+            raise self._corrupt("chunks")
+        return chunks
 
     @cached_property
     def _text(self) -> NDArray[numpy.uint8]:
-        return self._stored.array("text")
+        return self._stored.array("text", numpy.uint8, 1)
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk with its text."""
-        document, start, _, begin, end = self.chunks[number].tolist()
-        return Chunk(self.listed[document]["name"], start, self._text[begin:end].tobytes().decode())
+        document, start, end, first, last = self.chunks[number].tolist()
+        if not (0 <= document < len(self.listed) and start >= 0 and 0 <= first <= last):
+            raise self._corrupt("chunks")
+        text = self._decoded(first, last)
+        if end - start != len(text):
+            raise self._corrupt("chunks")
+        return Chunk(self.listed[document]["name"], start, text)
 
     def documents(self) -> list[Document]:
         """Return the documents with their texts."""
-        data = self._text.tobytes()
-        ends = self._stored.array("text_ends").tolist()
-        edges = zip([0, *ends[:-1]], ends, strict=True)
-        texts = [data[begin:end].decode() for begin, end in edges]
-        return [Document(t, d["name"]) for t, d in zip(texts, self.listed, strict=True)]
+        ends = self._stored.array("text_ends", numpy.int64, 1)
+        begins = prepend_zero(ends)
+        is_whole = begins[-1] == len(self._text) and (begins[1:] >= begins[:-1]).all()
+        if len(ends) != len(self.listed) or not is_whole:
+            raise self._corrupt("text_ends")
+        edges = zip(self.listed, begins.tolist(), ends.tolist(), strict=False)
+        return [Document(self._decoded(begin, end), d["name"]) for d, begin, end in edges]
 
     def arrays(self) -> TokenArrays:
         """Return the tokens of all chunks."""
-        return TokenArrays(self._stored.array("ids"), self._stored.array("flags"))
+        ids = self._stored.array("ids", numpy.int32, 1)
+        flags = self._stored.array("flags", numpy.uint8, 1)
+        if len(ids) != len(flags) or not within(ids, BREAK, 1 << 31):
+            raise self._corrupt("ids")
+        return TokenArrays(ids, flags)
+
+    def verify(self) -> None:
+        """Read every chunk and every document, and compare these with their digests."""
+        for number in range(len(self.chunks)):
+            self.chunk(number)
+        for document, listed in zip(self.documents(), self.listed, strict=True):
+            text = document.text
+            if (digest(text), len(text)) != (listed["digest"], listed["characters"]):
+                raise self._corrupt("text")
+
+    def _decoded(self, begin: int, end: int) -> str:
+        try:
+            return self._text[begin:end].tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise self._corrupt("text") from error
+
+    def _corrupt(self, name: str) -> CorruptCorpusError:
+        return corrupt(self._stored.folder / f"{name}.npy", "has values that do not fit the others")
 
     def features(self) -> Features:
         """Return what the retrieval index is made of."""

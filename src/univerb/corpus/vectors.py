@@ -42,6 +42,8 @@ class _Part:
         # Pages stay in the system's cache, but no longer count as this process's memory.
         if isinstance(self._data.obj, mmap.mmap):
             self._data.obj.madvise(mmap.MADV_DONTNEED)
+        if not numpy.isfinite(copied).all():
+            raise corrupt(self._stored.folder / ROWS, "holds vectors that are not finite")
         return copied
 
 
@@ -62,6 +64,11 @@ class StoredVectors:
 
     def __len__(self) -> int:
         return int(self.edges[-1])
+
+    def verify(self) -> None:
+        """Read every row."""
+        for begin in range(0, len(self), _TILE):
+            self.read(numpy.arange(begin, min(begin + _TILE, len(self))))
 
     def read(self, rows: Ints) -> tuple[VectorRows, VectorRows]:
         """Return input and output vectors of rows in any order; one array if they are the same."""

@@ -61,8 +61,11 @@ class Method(Protocol):
         """Build the index over all texts of all shards, numbered in that order."""
         ...
 
-    def load(self, folder: Path) -> Index:
-        """Open a saved index, memory-mapped where possible."""
+    def load(self, folder: Path, count: int) -> Index:
+        """Open a saved index of `count` texts, memory-mapped where possible.
+
+        Raises any error, most often a ValueError, if it is not one: nothing in it is trusted.
+        """
         ...
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
 from univerb.errors import MissingExtra
+from univerb.files import map_array
 from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 Ints = NDArray[numpy.int32]
 
 _WORD = re.compile(r"\w\w+")
+_VOCABULARY = TypeAdapter(dict[str, Annotated[int, Field(strict=True)]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class BM25:
         for shard, words in zip(shards, lists, strict=True):
             renumber = numpy.array([number[word] for word in words], dtype=numpy.int32)
             texts += _divided(renumber[shard["terms"]], shard["lengths"])
-        ranker = _bm25s().BM25(k1=1.5, b=0.75, backend="numpy", csc_backend="numpy")
+        ranker = _ranker()
         if vocabulary:
             ranker.index((texts, number), create_empty_token=False, show_progress=False)
         else:
@@ -67,9 +70,29 @@ class BM25:
             ranker.nonoccurrence_array = None
         return BM25Index(ranker)
 
-    def load(self, folder: Path) -> "BM25Index":
-        """Open a saved index, memory-mapped."""
-        return BM25Index(_bm25s().BM25.load(folder, mmap=True, show_progress=False))
+    def load(self, folder: Path, count: int) -> "BM25Index":
+        """Open a saved index, memory-mapped; not with bm25s, which believes every number."""
+        data = map_array(folder / "data.csc.index.npy", numpy.float32, 1)
+        indices = map_array(folder / "indices.csc.index.npy", numpy.int32, 1)
+        indptr = map_array(folder / "indptr.csc.index.npy", numpy.int64, 1)
+        vocabulary = _VOCABULARY.validate_json((folder / "vocab.index.json").read_bytes())
+        terms = numpy.fromiter(vocabulary.values(), numpy.int64)
+        is_right = (
+            indptr[0] == 0
+            and len(data) == len(indices) == indptr[-1]
+            and (indptr[1:] >= indptr[:-1]).all()
+            and indices.min(initial=0) >= 0
+            and indices.max(initial=-1) < count
+            and terms.min(initial=0) >= 0
+            and terms.max(initial=-1) < len(indptr) - 1
+            and numpy.isfinite(data).all()
+        )
+        if not is_right:
+            raise ValueError("its numbers do not fit each other")
+        ranker = _ranker()
+        ranker.vocab_dict, ranker.nonoccurrence_array = vocabulary, None
+        ranker.scores = {"data": data, "indices": indices, "indptr": indptr, "num_docs": count}
+        return BM25Index(ranker)
 
 
 class BM25Index:
@@ -90,6 +113,10 @@ class BM25Index:
     def save(self, folder: Path) -> None:
         """Write the index as JSON and .npy files."""
         self._ranker.save(folder, show_progress=False)
+
+
+def _ranker() -> "Ranker":
+    return _bm25s().BM25(k1=1.5, b=0.75, backend="numpy", csc_backend="numpy")
 
 
 def _words(text: str) -> list[str]:

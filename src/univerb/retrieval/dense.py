@@ -16,6 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, ModelError, first_line
+from univerb.files import map_array
 from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class _VectorMethod:
         """Concatenate the vectors of all texts."""
         return VectorIndex(_joined(shards), self._encode)
 
-    def load(self, folder: Path) -> "VectorIndex":
+    def load(self, folder: Path, count: int) -> "VectorIndex":
         """Open a saved index, memory-mapped."""
-        vectors = numpy.load(folder / _FILE, mmap_mode="r", allow_pickle=False)
+        vectors = map_array(folder / _FILE, numpy.float32, 2)
+        if len(vectors) != count or not numpy.isfinite(vectors).all():
+            raise ValueError(f"{_FILE} does not hold {count} vectors of finite numbers")
         return VectorIndex(vectors, self._encode)
 
     def _encode(self, texts: Sequence[str]) -> Vectors:

@@ -38,10 +38,10 @@ class Hybrid:
         first, second = ([_part(shard, part) for shard in shards] for part in _PARTS)
         return HybridIndex(self.first.index(first), self.second.index(second))
 
-    def load(self, folder: Path) -> "HybridIndex":
+    def load(self, folder: Path, count: int) -> "HybridIndex":
         """Open both indexes."""
         first, second = (folder / part for part in _PARTS)
-        return HybridIndex(self.first.load(first), self.second.load(second))
+        return HybridIndex(self.first.load(first, count), self.second.load(second, count))
 
 
 class HybridIndex:
