@@ -3,9 +3,11 @@
 Errors of the disk pass through as OSError: only the caller knows what the file was for.
 """
 
+import errno
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,6 +17,21 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from univerb.errors import OptionError, UniverbError
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file; an OSError if it is none, or has more bytes.
+
+    Pipes and devices are not opened: they may block, or never end.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it holds more than {max_bytes // 2**20} MiB")
+    return content
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -102,7 +102,7 @@ class TestDocx:
         path = tmp_path / "a.docx"
         path.write_bytes(docx_bytes("<w:p/>" * 2_000_000 + paragraph("text")))
         assert path.stat().st_size < 200_000
-        # A tree of them has 400 MB.
+        # A tree of them has 250 MB.
         grown, length = peak_megabytes(path)
         assert length == "4" and grown < 100
 

@@ -18,7 +18,8 @@ from transformers.pytorch_utils import Conv1D
 from univerb.config import Lora
 from univerb.errors import CheckpointError, MissingExtra, OptionError, first_line
 from univerb.files import atomic_path, atomic_write
-from univerb.modeling.card import first_problem, read_json_object, writing_to
+from univerb.model_folder import read_json_object
+from univerb.modeling.card import first_problem, writing_to
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel

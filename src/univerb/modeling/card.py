@@ -4,7 +4,6 @@ Read without torch, so that an engine that has none can match an encoder with it
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from univerb._version import __version__
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
 from univerb.locations import packaged_encoder
+from univerb.model_folder import read_json_object
 
 FORMAT = 1
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
@@ -101,15 +101,6 @@ def read_card(folder: Path) -> Card:
             f"{CARD} in {str(folder)!r} is damaged: {first_problem(error)}. "
             "Save the encoder again, or get a fresh copy."
         ) from error
-
-
-def read_json_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def first_problem(error: ValidationError) -> str:

@@ -32,6 +32,7 @@ from univerb.engines.llamacpp.native import NativeModel, as_multiplied
 from univerb.errors import CheckpointError, ModelError
 from univerb.files import atomic_write
 from univerb.locations import DEFAULT_MODEL, cache_directory
+from univerb.model_folder import read_json_object
 from univerb.modeling.card import (
     CARD,
     WEIGHTS,
@@ -40,7 +41,6 @@ from univerb.modeling.card import (
     check_file,
     find_encoder,
     read_card,
-    read_json_object,
 )
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
