@@ -7,14 +7,20 @@ import sys
 from pathlib import Path
 
 import huggingface_hub.constants
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import make_gpt2, make_llama, make_tokenizer, saved
 from univerb import load
-from univerb.errors import ModelError
+from univerb.config import Lora
+from univerb.decoding.loop import generate
+from univerb.errors import CheckpointError, ModelError, UniverbError
+from univerb.modeling.adapter import attach, load_adapter, save_adapter
+from univerb.modeling.card import CARD, sha256
 from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Phrase
 from univerb.retrieval.dense import Dense, Static
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -173,3 +179,90 @@ def test_numbers_that_would_take_minutes_are_refused(folder, settings):
     config = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(config | settings))
     assert "at most 1024 is allowed" in refusal(folder)
+
+
+NOT_FINITE = [float("nan"), float("inf"), -float("inf")]
+
+
+def damage(path: Path, tensor: str, value: float) -> None:
+    """Put a number into a tensor of a safetensors file."""
+    tensors = load_file(path)
+    tensors[tensor].view(-1)[-1] = value
+    save_file(tensors, path, {"format": "pt"})
+
+
+class TestFiniteNumbers:
+    @pytest.mark.parametrize("value", NOT_FINITE)
+    @pytest.mark.parametrize(
+        "tensor",
+        ["model.embed_tokens.weight", "lm_head.weight", "model.layers.1.mlp.up_proj.weight"],
+    )
+    def test_a_backbone_with_other_ones_is_refused(self, folder, tensor, value):
+        damage(folder / WEIGHTS, tensor, value)
+        message = refusal(folder)
+        assert str(folder) in message and tensor in message and "not finite" in message
+
+    @pytest.mark.parametrize("value", NOT_FINITE)
+    def test_an_encoder_with_other_ones_is_refused(self, folder, tmp_path, value):
+        load(str(folder)).save_pretrained(tmp_path / "encoder")
+        damage(tmp_path / "encoder" / "encoder.safetensors", "heads.output.bias", value)
+        card = tmp_path / "encoder" / CARD
+        changed = sha256(tmp_path / "encoder" / "encoder.safetensors")
+        settings = json.loads(card.read_text()) | {"sha256": {"encoder.safetensors": changed}}
+        card.write_text(json.dumps(settings))
+        with pytest.raises(CheckpointError, match=r"encoder\.safetensors.*not finite.*heads"):
+            load(str(tmp_path / "encoder"))
+
+    def test_an_adapter_with_other_ones_is_refused(self, tmp_path):
+        pytest.importorskip("peft")
+        save_adapter(attach(make_llama(), Lora(rank=2)), tmp_path)
+        path = tmp_path / "adapter_model.safetensors"
+        damage(path, sorted(load_file(path))[0], float("nan"))
+        with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors.*not finite"):
+            load_adapter(make_llama(), tmp_path)
+
+    def test_a_model_of_ones_own_that_computes_none_is_refused(self):
+        model = make_gpt2()
+        with torch.no_grad():
+            model.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+        with pytest.raises(ModelError, match="not finite"):
+            DynamicLM.wrap(model, make_tokenizer())
+
+    @pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
+    @pytest.mark.parametrize("has_phrases", [False, True])
+    def test_logits_are_checked_as_a_text_is_written(self, mode, has_phrases):
+        model = make_gpt2()
+        lm = DynamicLM.wrap(model, make_tokenizer())
+        vocabulary = lm.vocabulary(["the premises"]) if has_phrases else None
+        with torch.no_grad():
+            # Beyond the prompt, so that only a later pass meets it.
+            model.transformer.wpe.weight[12:] = float("nan")
+        with pytest.raises(ModelError, match="logits that are not finite"):
+            generate(lm, [1, 2, 3, 4, 5], vocabulary, mode=mode, max_tokens=40, ignore_eos=True)
+
+    def test_a_row_of_the_embeddings_never_gives_an_empty_text(self):
+        model = make_llama()
+        lm = DynamicLM.wrap(model, make_tokenizer())
+        with torch.no_grad():
+            model.model.embed_tokens.weight[7] = float("nan")
+        with pytest.raises(ModelError, match="logits that are not finite"):
+            generate(lm, [5, 6, 7], max_tokens=4)
+        with pytest.raises(CheckpointError, match="vectors that are not finite"):
+            lm.encode(lm.vocabulary([Phrase((5, 7), "text")]))
+
+    def test_stored_vectors_of_phrases_are_checked_as_they_are_scored(self):
+        lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
+        vocabulary = lm.vocabulary(["the premises", "quiet enjoyment"])
+        lm.encode(vocabulary).outputs[1] = numpy.nan
+        with pytest.raises(ModelError, match="not finite"):
+            generate(lm, [5, 6], vocabulary, mode="atomic", max_tokens=40)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes")
+@pytest.mark.parametrize("name", [CARD, "encoder.safetensors"])
+def test_a_pipe_in_an_encoders_folder_is_not_opened(folder, tmp_path, name):
+    load(str(folder)).save_pretrained(tmp_path / "encoder")
+    (tmp_path / "encoder" / name).unlink()
+    os.mkfifo(tmp_path / "encoder" / name)
+    with pytest.raises(UniverbError, match="encoder"):
+        load(str(tmp_path / "encoder"))

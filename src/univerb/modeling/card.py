@@ -133,8 +133,17 @@ def check_backbone(expected: Backbone, actual: Backbone) -> None:
             )
 
 
+def check_regular(path: Path) -> None:
+    """Refuse a path that is no regular file: opening a pipe would wait for ever."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"{str(path)!r} cannot be read: it is missing or no regular file. Get a fresh copy."
+        )
+
+
 def check_file(path: Path, expected: str) -> None:
     """Refuse a file that is not the one that a card names."""
+    check_regular(path)
     try:
         actual = sha256(path)
     except OSError as error:

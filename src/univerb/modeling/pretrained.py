@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.utils import logging
 from univerb.errors import ModelError, ModelMissing, OptionError, first_line
 from univerb.locations import is_offline
 from univerb.model_folder import refuse_unsafe, weight_files
+from univerb.modeling.parameters import first_not_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SAFE_FORM = "that transformers knows, with safetensors weights and a tokenizer.json."
@@ -75,6 +77,12 @@ def load_pretrained(
         raise ModelError(
             f"the weights of {str(where)!r} lack {missing[0]} and {len(missing) - 1} more, which "
             f"its config asks for. Get a complete copy. {advice}"
+        )
+    if damaged := first_not_finite(chain(model.named_parameters(), model.named_buffers())):
+        raise ModelError(
+            f"the weights of {str(where)!r} hold numbers that are not finite (NaN or infinite), in "
+            f"{damaged}. Get a fresh copy, or use dtype float32 if they are too large for another. "
+            f"{advice}"
         )
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of {str(where)!r} is not a fast one. {advice}")
