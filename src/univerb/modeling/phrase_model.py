@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import EncoderConfig, Profile
+from univerb.config import MAX_PHRASES, EncoderConfig, Profile
 from univerb.errors import CheckpointError, ModelError, PhraseError, PromptError, VocabularyError
 from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
 from univerb.modeling.vector_cache import VectorCache
@@ -131,14 +131,14 @@ class PhraseModel(ABC):
         items: Iterable[PhraseItem] = (),
         *,
         source: PhraseSource | None = None,
-        max_phrases: int | None = None,
+        max_phrases: int | None = MAX_PHRASES,
     ) -> DynamicVocabulary:
         """Make a vocabulary of phrases from documents, phrase texts and phrases.
 
         Args:
             items: What to take phrases from.
             source: Finds the phrases of a document; all 2-8-token n-grams by default.
-            max_phrases: Keep at most this many, the most frequent first.
+            max_phrases: Keep at most this many, those that save the most tokens; None for all.
 
         Returns:
             A vocabulary for this LM.

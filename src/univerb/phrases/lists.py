@@ -18,7 +18,7 @@ ListedText = str | tuple[str, float]
 
 
 class LeftOutWarning(UserWarning):
-    """Some phrases of a user's list cannot be used."""
+    """Some phrases of a user's list cannot be used, or those of documents are too many."""
 
 
 def listed_phrases(
