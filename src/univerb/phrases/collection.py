@@ -11,7 +11,7 @@ from univerb.errors import OptionError, PhraseError
 from univerb.phrase import Document, Phrase
 from univerb.phrases.hashing import Keys, RollingHash
 from univerb.phrases.lists import LeftOutWarning, ListedText, listed_phrases
-from univerb.phrases.ngrams import Candidates, PhraseSource, SpanSource, ngrams
+from univerb.phrases.ngrams import CandidateSpans, PhraseSource, SpanSource, ngrams
 from univerb.tokenizer import Tokenizer
 
 PhraseItem = Document | Phrase | ListedText
@@ -82,7 +82,7 @@ def _mined(
     return _merged(p for each in candidates for p in find.phrases(each, tokenizer, kept)), left_out
 
 
-def _ranked_keys(candidates: Sequence[Candidates]) -> Keys:
+def _ranked_keys(candidates: Sequence[CandidateSpans]) -> Keys:
     """Return the distinct keys, those that save the most tokens first."""
     keys = numpy.concatenate([each.keys for each in candidates])
     distinct, begins, counts = numpy.unique(keys, return_index=True, return_counts=True)

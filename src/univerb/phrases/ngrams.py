@@ -90,7 +90,7 @@ Spans = tuple[Ints, Ints]
 """First and last token of each."""
 
 
-class Candidates(NamedTuple):
+class CandidateSpans(NamedTuple):
     """Spans of a document's tokens that may become phrases."""
 
     document: str
@@ -113,7 +113,7 @@ class SpanSource:
         """Yield each distinct phrase of a document once, with all its spans."""
         return self.phrases(self.candidates(document, tokenizer), tokenizer)
 
-    def candidates(self, document: Document, tokenizer: Tokenizer) -> Candidates:
+    def candidates(self, document: Document, tokenizer: Tokenizer) -> CandidateSpans:
         """Find the spans of a document that the guards do not exclude by their size or numbers."""
         if self.guards.word_boundaries:
             warn_if_unspaced(document)
@@ -125,10 +125,10 @@ class SpanSource:
             is_allowed &= ~text.arrays().are_numbers(at[first], at[last] + 1)
         first, last = first[is_allowed], last[is_allowed]
         keys = RollingHash(text.ids).keys(first, last + 1)
-        return Candidates(document.name, text, first, last, keys)
+        return CandidateSpans(document.name, text, first, last, keys)
 
     def phrases(
-        self, candidates: Candidates, tokenizer: Tokenizer, kept: Keys | None = None
+        self, candidates: CandidateSpans, tokenizer: Tokenizer, kept: Keys | None = None
     ) -> Iterator[Phrase]:
         """Yield the phrases of candidates, of those with the `kept` keys if they are given."""
         name, text, first, last, keys = candidates
