@@ -12,6 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from univerb.errors import OptionError, did_you_mean
 from univerb.vocabulary import DynamicVocabulary
 
+MAX_PHRASES = 100_000
+"""Of a vocabulary that is made from documents, unless another number is given."""
+
 Mode = Literal["atomic", "unfold", "verify"]
 Positions = Literal["unit", "token"]
 KernelDtype = Literal["float32", "float16"]

@@ -77,3 +77,10 @@ def test_a_damaged_tokenizer_is_a_mistake_of_the_model(run, tiny_folder, lease_f
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     refused(run("phrases", lease_file, "--model", tmp_path / "m"), "tokenizer.json")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"backbone": 1}', '{"backbone": {}}', "["])
+def test_a_damaged_card_of_an_encoder_is_an_error_of_one_line(run, lease_file, tmp_path, content):
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "univerb.json").write_text(content)
+    refused(run("phrases", lease_file, "--model", tmp_path / "encoder"), "univerb.json")

@@ -26,6 +26,8 @@ WIDTH, SIZE = 16, 50
 class Model:
     """The little of an LM that the head asks for: random vectors, kept in a table."""
 
+    name = "random"
+
     def __init__(self, seed=0):
         self._random = numpy.random.default_rng(seed)
         self._vectors = {}

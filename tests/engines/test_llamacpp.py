@@ -235,3 +235,28 @@ def test_the_default_model_is_the_torch_one(default_lm):
     assert lm.chat_prompt("Hello", "Be brief.") == default_lm.chat_prompt("Hello", "Be brief.")
     weight = default_lm.embeddings.input.weight.detach().numpy()
     assert numpy.array_equal(lm.input_rows([0, 5, 49151]), weight[[0, 5, 49151]])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "problem"),
+    [
+        ("model.embed_tokens.weight", numpy.nan, "invalid data"),
+        ("model.layers.1.mlp.up_proj.weight", numpy.inf, "invalid data"),
+        # A number, but not its product with others.
+        ("model.norm.weight", 3e38, "not finite"),
+    ],
+)
+def test_a_file_whose_numbers_are_not_finite_is_refused(pair, tmp_path, tensor, value, problem):
+    model = make_llama()
+    model.state_dict()[tensor].view(-1)[5:] = value
+    file = write_gguf(tmp_path / "damaged.gguf", model)
+    with pytest.raises(ModelError, match=rf"damaged\.gguf.*{problem}"):
+        LlamaCppLM.from_pretrained(pair[0].name, gguf=file, threads=1)
+
+
+def test_an_encoder_with_numbers_that_are_not_finite_is_refused(pair, tmp_path, monkeypatch):
+    lm = LlamaCppLM.from_pretrained(pair[0].name, gguf=pair[0].gguf.path, threads=1)
+    tensors = {"heads.bias": numpy.array(numpy.nan, numpy.float32)}
+    monkeypatch.setattr("safetensors.numpy.load_file", lambda _: tensors)
+    with pytest.raises(CheckpointError, match=r"encoder\.safetensors.*not finite.*heads\.bias"):
+        lm.head_bias()

@@ -1,6 +1,7 @@
 """Documents, texts and phrases in one list: ranked, capped, each distinct one once."""
 
 import functools
+import random
 from collections import Counter
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_tokenizer
+from univerb.config import MAX_PHRASES
 from univerb.errors import OptionError, PhraseError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.collection import collect_phrases
@@ -146,3 +148,41 @@ class TestCap:
     def test_a_negative_cap_is_refused(self) -> None:
         with pytest.raises(OptionError, match="max_phrases is -1"):
             collect_phrases(["quiet enjoyment"], tokenizer(), max_phrases=-1)
+
+
+class TestManyPhrases:
+    """A document has about as many n-grams as characters."""
+
+    @pytest.fixture
+    def long(self) -> Document:
+        words = [w for w in sorted(set(TEXT.split())) if len(tokenizer().encode_inside(w).ids) == 1]
+        return Document(" ".join(random.Random(0).choices(words, k=40_000)), "long.txt")
+
+    def test_the_default_leaves_out_those_that_save_least_and_says_so(self, long) -> None:
+        with pytest.warns(LeftOutWarning, match=r"[\d,]+ of \d\d\d,\d\d\d phrases .*max_phrases"):
+            collected = collect_phrases([long, "mutual consent"], tokenizer())
+        assert len(collected) == MAX_PHRASES
+        assert texts(collected)[0] == "mutual consent"
+        everything = collect_phrases([long, "mutual consent"], tokenizer(), max_phrases=None)
+        assert [p.ids for p in collected] == [p.ids for p in everything[:MAX_PHRASES]]
+        assert len(everything) > MAX_PHRASES
+
+    def test_those_that_are_left_out_never_become_objects(self, long, monkeypatch) -> None:
+        decoded = []
+        decode = Tokenizer.decode
+        monkeypatch.setattr(
+            Tokenizer, "decode", lambda self, ids: decoded.append(ids) or decode(self, ids)
+        )
+        assert len(collect_phrases([long], tokenizer(), max_phrases=50)) == 50
+        assert len(decoded) == 50
+
+    def test_a_users_phrase_beyond_the_maximum_has_its_places_all_the_same(self) -> None:
+        document = Document("pay the rent. " * 50 + "good repair")
+        (phrase,) = collect_phrases([document, "good repair"], tokenizer(), max_phrases=1)
+        assert [document.text[s.start : s.end] for s in phrase.sources] == ["good repair"]
+
+    def test_ready_made_phrases_are_counted_too(self) -> None:
+        phrases = [Phrase((i // 300, i % 300), "text") for i in range(MAX_PHRASES + 1)]
+        with pytest.warns(LeftOutWarning, match=r"^1 of 100,001 phrases"):
+            assert len(collect_phrases(phrases, tokenizer())) == MAX_PHRASES
+        assert len(collect_phrases(phrases, tokenizer(), max_phrases=None)) == MAX_PHRASES + 1

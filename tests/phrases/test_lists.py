@@ -1,5 +1,7 @@
 """A user's own phrases: every text kept in order, or named with the reason."""
 
+import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -151,3 +153,11 @@ class TestFile:
             (" quiet enjoyment", 2.5),
             (" the tenant shall", 0.0),
         ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and devices")
+def test_a_pipe_or_a_device_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(PhraseError, match="no regular file"):
+            read_phrase_list(path)

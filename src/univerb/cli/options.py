@@ -9,7 +9,7 @@ import typer
 from pydantic import Field
 
 from univerb.cli.flags import Flags, Options
-from univerb.config import EXPERT_OPTIONS, GenerationConfig
+from univerb.config import EXPERT_OPTIONS, MAX_PHRASES, GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
 
@@ -92,8 +92,8 @@ class SourceOptions(Options):
     """Shortest and longest phrase, such as 2-8: words for words and fmm, else tokens."""
     min_count: int = Field(default=5, ge=1)
     """fmm: how often a phrase must occur."""
-    max_phrases: int | None = Field(default=None, ge=0)
-    """Use at most this many phrases."""
+    max_phrases: int = Field(default=MAX_PHRASES, ge=0)
+    """Use at most this many phrases, those that save the most tokens."""
 
     def phrase_source(self, documents: "Sequence[Document]") -> "PhraseSource":
         """Make the phrase source; `documents` is what `fmm` counts in."""

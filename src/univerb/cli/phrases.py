@@ -59,12 +59,11 @@ def phrases(
 
 def _tokenizer(model: str) -> Tokenizer:
     """Read a model's tokenizer, without torch if it is on this machine."""
-    import json
+    from univerb.modeling.card import CARD, backbone_of
 
-    card = Path(model) / "univerb.json"
-    if card.is_file():
+    if (Path(model) / CARD).exists():
         # The folder of an encoder, which names its backbone.
-        model = str(json.loads(card.read_text(encoding="utf-8"))["backbone"]["name"])
+        model = backbone_of(Path(model))
     folder = locate_prepared(model)
     path = Path(folder) / "tokenizer.json"
     try:

@@ -15,7 +15,7 @@ from univerb.decoding.sequence import Sequence
 from univerb.engines.base import Output, Row, Session
 from univerb.engines.factory import engine_of
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
-from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.vocabulary import DynamicVocabulary
 
 Prompt = str | abc.Sequence[int]
@@ -46,6 +46,7 @@ class Decoder:
         each_vocabulary = _vocabulary_of_each(vocabularies, len(prompts))
         configs = _config_of_each(config, seeds, len(prompts))
         self._prompts = [prompt_ids(lm, prompt, config) for prompt in prompts]
+        self._name = lm.name
         engine = engine_of(lm)
         self.sequences = [
             Sequence(lm, engine, *each)
@@ -82,7 +83,7 @@ class Decoder:
             outputs = [Output(output.hidden[-1:], output.logits[-1:]) for output in read]
         else:
             outputs = self._session.prefill(self._prompts)
-        for sequence, output in zip(self.sequences, outputs, strict=True):
+        for sequence, output in zip(self.sequences, self._checked(outputs), strict=True):
             sequence.start(output)
         return []
 
@@ -91,12 +92,17 @@ class Decoder:
         rows = [self.sequences[index].draft(batch_size) for index in self._running]
         rows = self._drop_finished(rows)
         if rows:
-            outputs = self._session.step(rows)
+            outputs = self._checked(self._session.step(rows))
             running = [self.sequences[index] for index in self._running]
             rejected = [s.accept(output) for s, output in zip(running, outputs, strict=True)]
             self._session.rewind(rejected)
             self._drop_finished(rows)
         return [(i, piece) for i, s in enumerate(self.sequences) for piece in s.release()]
+
+    def _checked(self, outputs: list[Output]) -> list[Output]:
+        for output in outputs:
+            check_highest(float(output.logits.max()), self._name)
+        return outputs
 
     def _drop_finished(self, rows: abc.Sequence[abc.Sequence[Row]]) -> list[abc.Sequence[Row]]:
         left = [at for at, i in enumerate(self._running) if not self.sequences[i].finish_reason]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from univerb.config import GenerationConfig
 from univerb.decoding.repetition import RepeatedPhrases
 from univerb.engines.base import Floats, Ints, PhraseWeights
-from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.modeling.phrase_table import TableView
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
@@ -142,8 +142,10 @@ class PhraseHead:
         scored = PhraseLogits(indices, first_tokens, logits)
         if max_length < self._max_length:
             logits[_joined(view.lengths, spans) > max_length] = -numpy.inf
-        if logits.max() == -numpy.inf:
+        highest = float(logits.max())
+        if highest == -math.inf:
             return None
+        check_highest(highest, self._lm.name)
         if self._weights.is_approximate:
             self._rescore(view, hidden, scored)
         return scored

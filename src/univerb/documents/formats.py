@@ -2,36 +2,75 @@
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
+from typing import NamedTuple
 
+from univerb.documents.docx import docx_paragraphs
 from univerb.documents.markup import html_text, markdown_text
 from univerb.errors import DocumentError, MissingExtra
 
-MAX_BYTES = 512 * 2**20
+_MIB = 2**20
+PART = 16 * _MIB
+"""Plain text is cut into documents of about so many characters; a JSON line has no more."""
+_MAX_PDF_TEXT = 64 * _MIB
 _LABELS = ("name", "id", "title", "celex")
 
-FormatReader = Callable[[bytes, str], Iterator[tuple[str, str]]]
-"""Yields (label, text) pairs from a file's bytes; the second argument names the file in errors."""
+FormatReader = Callable[[io.BufferedReader, str], Iterator[tuple[str, str]]]
+"""Yields (label, text) pairs from a file; the second argument names the file in errors."""
 
 
-def read_text(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    """Read plain text."""
-    yield "", _decoded(data, origin)
+class Format(NamedTuple):
+    """How a file is read."""
+
+    read: FormatReader
+    max_bytes: int
+    """Of the file, unpacked if it is a .gz file."""
 
 
-def _read_markdown(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    yield "", markdown_text(_decoded(data, origin))
+def _read_text(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
+    parts = _parts(_decoded(stream), origin)
+    first = list(islice(parts, 2))
+    if len(first) == 1:
+        yield "", first[0]
+    else:
+        yield from ((str(number), text) for number, text in enumerate(chain(first, parts), start=1))
 
 
-def _read_html(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    yield "", html_text(_decoded(data, origin))
+def _parts(text: io.TextIOWrapper, origin: str) -> Iterator[str]:
+    """Cut a long text between paragraphs, lines or words; parts without text are left out."""
+    part = _next(text.read, PART, origin)
+    while more := _next(text.read, PART, origin):
+        ends = (part.rfind(mark) + len(mark) for mark in ("\n\n", "\n", " "))
+        end = next((end for end in ends if end > PART // 2), len(part))
+        if part[:end].strip():
+            yield part[:end]
+        part = part[end:] + more
+    if part.strip():
+        yield part
 
 
-def _read_jsonl(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    # str.splitlines would also cut at characters that JSON allows within a string.
-    for number, line in enumerate(_decoded(data, origin).split("\n"), start=1):
+def _read_markdown(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
+    source = _next(_decoded(stream).read, -1, origin)
+    yield "", markdown_text(source, origin)
+
+
+def _read_html(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
+    source = _next(_decoded(stream).read, -1, origin)
+    yield "", html_text(source, origin)
+
+
+def _read_jsonl(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
+    lines = _decoded(stream)
+    number = 0
+    while line := _next(lines.readline, PART + 1, origin):
+        number += 1
+        if len(line) > PART:
+            raise DocumentError(
+                f"line {number} of {origin} has more than {PART:,} characters. Cut it into "
+                "several lines, or leave it out."
+            )
         if line.strip():
             label, text = _record(line, f"line {number} of {origin}")
             yield label or str(number), text
@@ -60,53 +99,57 @@ def _record(line: str, origin: str) -> tuple[str, str]:
     return next(filter(None, named), ""), repaired(text)
 
 
-def _read_pdf(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
+def _read_pdf(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
     try:
         import pypdf
     except ImportError:
         raise MissingExtra("pypdf", "files") from None
+    data = stream.read()
+    pages: list[str] = []
+    size = 0
     with _explained(origin, "PDF file; it may be broken or need a password"):
-        pages = [page.extract_text().strip() for page in pypdf.PdfReader(io.BytesIO(data)).pages]
+        for page in pypdf.PdfReader(io.BytesIO(data)).pages:
+            pages.append(page.extract_text().strip())
+            # Pages can share what they show: a small file may have any number of large ones.
+            size += len(pages[-1])
+            check_size(size, _MAX_PDF_TEXT, origin)
     yield "", repaired("\n\n".join(filter(None, pages)))
 
 
-def _read_docx(data: bytes, origin: str) -> Iterator[tuple[str, str]]:
-    try:
-        import docx
-        from docx.oxml.ns import qn
-    except ImportError:
-        raise MissingExtra("python-docx", "files") from None
-    paragraphs: dict[object, str] = {}
+def _read_docx(stream: io.BufferedReader, origin: str) -> Iterator[tuple[str, str]]:
+    data = stream.read()
     with _explained(origin, "DOCX file; it may be broken or need a password"):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            check_size(sum(entry.file_size for entry in archive.infolist()), origin)
-        body = docx.Document(io.BytesIO(data)).element.body
-        # Runs, because a paragraph's text lacks tracked insertions and form fields; a text box is
-        # stored twice, the second time as a fallback.
-        shown = "not(ancestor::w:moveFrom or ancestor::*[local-name()='Fallback'])"
-        for run in body.xpath(f".//w:r[{shown}]"):
-            paragraph = next(run.iterancestors(qn("w:p")))
-            paragraphs[paragraph] = paragraphs.get(paragraph, "") + run.text
-    yield "", repaired("\n\n".join(filter(None, map(str.strip, paragraphs.values()))))
+        paragraphs = docx_paragraphs(io.BytesIO(data), origin)
+    yield "", repaired("\n\n".join(filter(None, map(str.strip, paragraphs))))
 
 
-READERS: dict[str, FormatReader] = {
-    ".txt": read_text,
-    ".md": _read_markdown,
-    ".markdown": _read_markdown,
-    ".html": _read_html,
-    ".htm": _read_html,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".pdf": _read_pdf,
-    ".docx": _read_docx,
+# What is converted as a whole takes a multiple of its size: Markdown hundreds of times as much.
+TEXT = Format(_read_text, 1024 * _MIB)
+_MARKDOWN, _HTML = Format(_read_markdown, 4 * _MIB), Format(_read_html, 32 * _MIB)
+_JSON_LINES = Format(_read_jsonl, 1024 * _MIB)
+FORMATS: dict[str, Format] = {
+    ".txt": TEXT,
+    ".md": _MARKDOWN,
+    ".markdown": _MARKDOWN,
+    ".html": _HTML,
+    ".htm": _HTML,
+    ".jsonl": _JSON_LINES,
+    ".ndjson": _JSON_LINES,
+    ".pdf": Format(_read_pdf, 512 * _MIB),
+    ".docx": Format(_read_docx, 128 * _MIB),
 }
 
 
-def _decoded(data: bytes, origin: str) -> str:
-    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+def _decoded(stream: io.BufferedReader) -> io.TextIOWrapper:
+    """Return a file as text, whose lines end with LF."""
+    is_utf16 = stream.peek(2).startswith((b"\xff\xfe", b"\xfe\xff"))
+    return io.TextIOWrapper(stream, "utf-16" if is_utf16 else "utf-8-sig")
+
+
+def _next(read: Callable[[int], str], size: int, origin: str) -> str:
+    """Read further text, or raise a DocumentError if it is none."""
     try:
-        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
+        text = read(size)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
@@ -114,30 +157,26 @@ def _decoded(data: bytes, origin: str) -> str:
             f"{origin} is binary or not UTF-8. Known are UTF-8 text and {known_suffixes()}: "
             "convert it or leave it out."
         )
-    return _unix_lines(text)
+    return text
 
 
 def repaired(text: str) -> str:
     """Return a text that every tokenizer accepts, its lines ended by LF."""
     # Escapes and broken fonts can yield NUL and halves of characters.
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return _unix_lines(whole.replace("\0", ""))
-
-
-def _unix_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return whole.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def known_suffixes() -> str:
     """List the readable suffixes, for error messages."""
-    return f"{', '.join(sorted(READERS))}, each also with .gz"
+    return f"{', '.join(sorted(FORMATS))}, each also with .gz"
 
 
-def check_size(size: int, origin: str) -> None:
+def check_size(size: int, limit: int, origin: str) -> None:
     """Refuse a file that is too large to be a document."""
-    if size > MAX_BYTES:
+    if size > limit:
         raise DocumentError(
-            f"{origin} holds more than {MAX_BYTES // 2**20} MiB. Split it or leave it out."
+            f"{origin} holds more than {limit // _MIB} MiB. Split it or leave it out."
         )
 
 

@@ -1,86 +1,99 @@
 """Plain text of Markdown and HTML, with a blank line between blocks."""
 
 import re
-from html.parser import HTMLParser
+from collections import Counter
+from collections.abc import Mapping
 
 from markdown_it import MarkdownIt
 
-_DROPPED = frozenset({"script", "style", "template"})
-_IN_HEAD = _DROPPED | {"base", "head", "link", "meta", "noscript", "title"}
+from univerb.errors import DocumentError
+
+# Of open elements: enough for pages that close none of their anchors.
+_MAX_DEPTH = 5000
+_DROPPED = ("script", "style", "template")
 _BLOCK = re.compile(
     "address|article|aside|blockquote|body|caption|center|d[dlt]|details|dialog|dir|div|fieldset|"
     "figcaption|figure|footer|form|h[1-6r]|head|header|hgroup|html|legend|li|main|menu|nav|ol|"
     "optgroup|option|p|pre|search|section|select|summary|t[dhr]|table|tbody|textarea|tfoot|thead|"
     "title|ul"
 )
+_PARAGRAPH_END = re.compile(r"(?i)</p\s*+>")
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 for _code in ("fence", "code_block"):
     _MARKDOWN.add_render_rule(_code, lambda *_: "")
 
 
-def markdown_text(source: str) -> str:
+def markdown_text(source: str, origin: str = "the text") -> str:
     """Convert Markdown (CommonMark, tables, strikethrough) to plain text.
 
     Headings, paragraphs, list items and table cells become blocks. Code blocks and images are
-    left out; embedded HTML is converted, too.
+    left out; embedded HTML is converted, too. `origin` is its name in errors.
     """
-    return html_text(_MARKDOWN.render(source))
+    return html_text(_MARKDOWN.render(source), origin)
 
 
-def html_text(source: str) -> str:
+def html_text(source: str, origin: str = "the text") -> str:
     """Convert HTML, a page or a fragment, to plain text; it need not be well-formed.
 
     The title and each block element become blocks. Scripts, styles and templates are left out;
-    space is collapsed, except for the line breaks of `<pre>`.
+    space is collapsed, except for the line breaks of `<pre>`. A DocumentError, which names it
+    `origin`, if elements are nested too deep.
     """
-    parser = _TextParser()
-    parser.feed(source)
+    from lxml import etree
+
+    collected = _TextTarget(origin)
+    # libxml2 tells the target what it reads, in linear time, and builds no tree. Without
+    # `huge_tree` it would end some texts early instead of refusing them.
+    parser = etree.HTMLParser(target=collected, encoding="utf-8", huge_tree=True)
+    # An end tag without its start: to a browser an empty paragraph, to libxml2 nothing.
+    parser.feed(_PARAGRAPH_END.sub(r"\g<0><p>", source).encode())
     parser.close()
-    parser.end_block()
-    return "\n\n".join(parser.blocks)
+    return "\n\n".join(collected.blocks)
 
 
-class _TextParser(HTMLParser):
+class _TextTarget:
     """Collects the text of each block element."""
 
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+    def __init__(self, origin: str) -> None:
         self.blocks: list[str] = []
         self._parts: list[str] = []
-        self._open: dict[str, int] = {}
-        self._in_head = False
+        self._open: Counter[str] = Counter()
+        self._depth = 0
+        self._origin = origin
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a block or a line."""
-        # The head's end tag may be missing: an element that belongs elsewhere ends it, too.
-        self._in_head = tag == "head" or (self._in_head and tag in _IN_HEAD)
-        if tag in _DROPPED or tag in {"pre", "title"}:
-            self._open[tag] = self._open.get(tag, 0) + 1
+        self._open[tag] += 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise DocumentError(
+                f"{self._origin} has elements that are nested more than {_MAX_DEPTH} deep. Convert "
+                "it to text or leave it out."
+            )
         if _BLOCK.fullmatch(tag):
-            self.end_block()
+            self._end_block()
         elif tag == "br":
             self._parts.append("\n")
 
-    def handle_endtag(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
         """End a block."""
-        if self._open.get(tag):
-            self._open[tag] -= 1
+        self._open[tag] -= 1
+        self._depth -= 1
         if _BLOCK.fullmatch(tag):
-            self.end_block()
-        self._in_head = self._in_head and tag != "head"
+            self._end_block()
 
-    def handle_data(self, data: str) -> None:
+    def data(self, text: str) -> None:
         """Collect text that a browser would show."""
-        if any(map(self._open.get, _DROPPED)) or (self._in_head and not self._open.get("title")):
+        is_open = self._open
+        if any(is_open[tag] for tag in _DROPPED) or (is_open["head"] and not is_open["title"]):
             return
-        self._parts.append(data if self._open.get("pre") else data.replace("\n", " "))
+        self._parts.append(text if is_open["pre"] else text.replace("\n", " "))
 
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read `<![…>` as browsers do, as a comment; the inherited method fails on some."""
-        return self.parse_bogus_comment(i, report)
+    def close(self) -> None:
+        """End the last block."""
+        self._end_block()
 
-    def end_block(self) -> None:
-        """Close the current block, if it has text."""
+    def _end_block(self) -> None:
         block = _block("".join(self._parts))
         if block:
             self.blocks.append(block)

@@ -18,7 +18,9 @@ from transformers.pytorch_utils import Conv1D
 from univerb.config import Lora
 from univerb.errors import CheckpointError, MissingExtra, OptionError, first_line
 from univerb.files import atomic_path, atomic_write
-from univerb.modeling.card import first_problem, read_json_object, writing_to
+from univerb.model_folder import read_json_object
+from univerb.modeling.card import check_regular, first_problem, writing_to
+from univerb.modeling.parameters import first_not_finite
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -91,6 +93,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """
     lora_config = _lora_config()
     settings = _read_settings(folder)
+    check_regular(folder / WEIGHTS)
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -152,6 +155,11 @@ def _fill(wrapped: "PeftModel", tensors: dict[str, Any], folder: Path) -> None:
                 f"{actual.get(name, 'missing')}, not {expected.get(name, 'missing')}. Load it with "
                 "the model that it was trained for."
             )
+    if damaged := first_not_finite(tensors.items()):
+        raise CheckpointError(
+            f"{str(folder / WEIGHTS)!r} holds numbers that are not finite (NaN or infinite), in "
+            f"{damaged}. Get a fresh copy."
+        )
     set_peft_model_state_dict(wrapped, tensors)
 
 

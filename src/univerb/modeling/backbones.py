@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.errors import ModelError, OptionError, first_line
 from univerb.locations import DEFAULT_MODEL, is_converted, locate
 from univerb.modeling.default_model import ensure_default
+from univerb.modeling.phrase_model import check_highest
 from univerb.modeling.pretrained import dtype_named, load_pretrained
 
 _LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -93,4 +94,5 @@ def _ends_with_output_layer(model: PreTrainedModel) -> bool:
         hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
         apart = model.get_output_embeddings()(hidden)
         whole = model(input_ids=probe, use_cache=False).logits
+    check_highest(float(whole.max()), model.name_or_path or type(model).__name__)
     return torch.allclose(apart, whole, atol=1e-4, rtol=1e-3)

@@ -4,7 +4,6 @@ Read without torch, so that an engine that has none can match an encoder with it
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from univerb._version import __version__
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
 from univerb.locations import packaged_encoder
+from univerb.model_folder import read_json_object
 
 FORMAT = 1
 CARD, WEIGHTS, OWN_TOKENIZER = "univerb.json", "encoder.safetensors", "encoder_tokenizer.json"
@@ -106,15 +106,6 @@ def read_card(folder: Path) -> Card:
         ) from error
 
 
-def read_json_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def first_problem(error: ValidationError) -> str:
     """Return the field and the message of the first problem."""
     problem = error.errors()[0]
@@ -145,8 +136,17 @@ def check_backbone(expected: Backbone, actual: Backbone) -> None:
             )
 
 
+def check_regular(path: Path) -> None:
+    """Refuse a path that is no regular file: opening a pipe would wait for ever."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"{str(path)!r} cannot be read: it is missing or no regular file. Get a fresh copy."
+        )
+
+
 def check_file(path: Path, expected: str) -> None:
     """Refuse a file that is not the one that a card names."""
+    check_regular(path)
     try:
         actual = sha256(path)
     except OSError as error:

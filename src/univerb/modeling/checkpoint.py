@@ -34,6 +34,7 @@ from univerb.modeling.card import (
 )
 from univerb.modeling.encoder import PhraseEncoder, shallow_body
 from univerb.modeling.heads import make_heads
+from univerb.modeling.parameters import first_not_finite
 from univerb.tokenizer import Tokenizer
 
 # Keys that could make transformers run or download code that the file names.
@@ -101,12 +102,18 @@ def read_checkpoint(
     )
     encoder = PhraseEncoder(body, heads, card.encoder, tokenizer)
     try:
-        encoder.load_state_dict(load_file(folder / WEIGHTS), strict=True)
+        weights = load_file(folder / WEIGHTS)
+        encoder.load_state_dict(weights, strict=True)
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{WEIGHTS} in {str(folder)!r} does not fit its {CARD}: "
             f"{first_line(error)}. Get a fresh copy."
         ) from error
+    if damaged := first_not_finite(weights.items()):
+        raise CheckpointError(
+            f"{str(folder / WEIGHTS)!r} holds numbers that are not finite (NaN or infinite), in "
+            f"{damaged}. Get a fresh copy."
+        )
     return encoder.to(device=model.device, dtype=model.dtype).eval(), card.profile
 
 

@@ -1,5 +1,6 @@
 """PhraseModel: an LM with phrases, whichever engine computes it, and the source of its vectors."""
 
+import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import EncoderConfig, Profile
-from univerb.errors import PhraseError, PromptError, VocabularyError
+from univerb.config import MAX_PHRASES, EncoderConfig, Profile
+from univerb.errors import CheckpointError, ModelError, PhraseError, PromptError, VocabularyError
 from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
 from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Phrase
@@ -21,6 +22,16 @@ from univerb.vocabulary import DynamicVocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as HFTokenizer
+
+
+def check_highest(logit: float, name: str) -> None:
+    """Refuse to go on if an LM's highest logit is no number: then none of them can be trusted."""
+    if not math.isfinite(logit):
+        raise ModelError(
+            f"{name!r} computes logits that are not finite (NaN or infinite): its weights or its "
+            "phrase vectors are damaged, or too large for its dtype. Get a fresh copy, or load it "
+            "with dtype float32."
+        )
 
 
 class VectorSource(Protocol):
@@ -120,14 +131,14 @@ class PhraseModel(ABC):
         items: Iterable[PhraseItem] = (),
         *,
         source: PhraseSource | None = None,
-        max_phrases: int | None = None,
+        max_phrases: int | None = MAX_PHRASES,
     ) -> DynamicVocabulary:
         """Make a vocabulary of phrases from documents, phrase texts and phrases.
 
         Args:
             items: What to take phrases from.
             source: Finds the phrases of a document; all 2-8-token n-grams by default.
-            max_phrases: Keep at most this many, the most frequent first.
+            max_phrases: Keep at most this many, those that save the most tokens; None for all.
 
         Returns:
             A vocabulary for this LM.
@@ -202,6 +213,13 @@ class PhraseModel(ABC):
     def _encode_and_cache(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         version = self.parameter_version()
         fresh = self.run_encoder(phrases)
+        # NaN is both the lowest and the highest.
+        if not all(numpy.isfinite([side.min(), side.max()]).all() for side in fresh):
+            raise CheckpointError(
+                f"the encoder of {self.name!r} computes vectors that are not finite (NaN or "
+                "infinite): it is damaged, or its dtype is too small. Get a fresh copy, or load it "
+                "with dtype float32."
+            )
         with self._lock:
             # Not if the encoder was changed meanwhile.
             if version == self._encoder_version == self.parameter_version():

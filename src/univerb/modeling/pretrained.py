@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 from transformers.utils import logging
 
 from univerb.errors import ModelError, ModelMissing, OptionError, first_line
 from univerb.locations import is_offline
-from univerb.modeling.card import read_json_object
+from univerb.model_folder import refuse_unsafe, weight_files
+from univerb.modeling.parameters import first_not_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SAFE_FORM = "that transformers knows, with safetensors weights and a tokenizer.json."
@@ -52,18 +55,20 @@ def load_pretrained(
         ModelMissing: If it is not on this machine and cannot be downloaded.
         ModelError: If it is no such model, or cannot be loaded safely.
     """
-    source: dict[str, Any] = dict(
-        pretrained_model_name_or_path=str(where),
-        local_files_only=is_offline() if offline is None else offline,
-        trust_remote_code=False,
-    )
-    if isinstance(where, Path):
-        refuse_unsafe(where)
-        source["local_files_only"] = True
     try:
+        is_local = is_offline() if offline is None else offline
+        folder = where if isinstance(where, Path) else _downloaded(where, is_local)
+        refuse_unsafe(folder)
+        source = dict(
+            pretrained_model_name_or_path=str(folder),
+            local_files_only=True,
+            trust_remote_code=False,
+        )
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(**source)
             model, missing = _load_weights(source, choose_class, dtype)
+    except ModelError:
+        raise
     except OSError as error:
         raise ModelMissing(_failure(where, error, advice)) from error
     except Exception as error:  # damaged files can make transformers raise anything
@@ -73,9 +78,32 @@ def load_pretrained(
             f"the weights of {str(where)!r} lack {missing[0]} and {len(missing) - 1} more, which "
             f"its config asks for. Get a complete copy. {advice}"
         )
+    if damaged := first_not_finite(chain(model.named_parameters(), model.named_buffers())):
+        raise ModelError(
+            f"the weights of {str(where)!r} hold numbers that are not finite (NaN or infinite), in "
+            f"{damaged}. Get a fresh copy, or use dtype float32 if they are too large for another. "
+            f"{advice}"
+        )
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of {str(where)!r} is not a fast one. {advice}")
     return model.eval(), tokenizer
+
+
+def _downloaded(name: str, offline: bool) -> Path:
+    """Return the folder of the Hub's cache with a model, whose files are downloaded if need be.
+
+    First those that say which others belong to it. transformers then sees a folder: left alone, it
+    would ask the Hub for some files even if it may not.
+    """
+    folder = Path(snapshot_download(name, allow_patterns="*.json", local_files_only=offline))
+    refuse_unsafe(folder)
+    snapshot_download(
+        name,
+        revision=folder.name,
+        allow_patterns=[*weight_files(folder), "*.txt", "*.model", "*.jinja"],
+        local_files_only=offline,
+    )
+    return folder
 
 
 def _load_weights(
@@ -108,27 +136,6 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.set_tqdm_hook(hook)
         logging.set_verbosity(verbosity)
-
-
-def refuse_unsafe(folder: Path) -> None:
-    """Raise a ModelError if a folder's configs name code, or its only weights are pickles."""
-    for name in ("config.json", "tokenizer_config.json"):
-        settings = read_json_object(folder / name)
-        if settings is None and (name == "config.json" or (folder / name).exists()):
-            raise ModelError(
-                f"{str(folder)!r} has no readable {name}. Give the folder that save_pretrained "
-                "wrote."
-            )
-        if settings and "auto_map" in settings:
-            raise ModelError(
-                f"{name} of {str(folder)!r} asks to run code of its own (auto_map), which univerb "
-                "never does. Use a model that transformers knows."
-            )
-    if not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
-        raise ModelError(
-            f"{str(folder)!r} has pickled weights (.bin), which univerb never opens. "
-            "Convert them to safetensors with save_pretrained."
-        )
 
 
 def _failure(where: Path | str, error: Exception, advice: str) -> str:

@@ -1,12 +1,17 @@
 """One list of phrases from documents, phrase texts and ready-made phrases."""
 
 import itertools
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 
+import numpy
+
+from univerb.config import MAX_PHRASES
 from univerb.errors import OptionError, PhraseError
 from univerb.phrase import Document, Phrase
-from univerb.phrases.lists import ListedText, listed_phrases
-from univerb.phrases.ngrams import PhraseSource, ngrams
+from univerb.phrases.hashing import Keys, RollingHash
+from univerb.phrases.lists import LeftOutWarning, ListedText, listed_phrases
+from univerb.phrases.ngrams import CandidateSpans, PhraseSource, SpanSource, ngrams
 from univerb.tokenizer import Tokenizer
 
 PhraseItem = Document | Phrase | ListedText
@@ -17,7 +22,7 @@ def collect_phrases(
     items: Iterable[PhraseItem],
     tokenizer: Tokenizer,
     source: PhraseSource | None = None,
-    max_phrases: int | None = None,
+    max_phrases: int | None = MAX_PHRASES,
 ) -> list[Phrase]:
     """Gather phrases from documents, phrase texts and phrases, each distinct one once.
 
@@ -25,7 +30,9 @@ def collect_phrases(
         items: Documents, whose phrases `source` finds; texts and phrases, which are used as is.
         tokenizer: The LM's.
         source: Finds the phrases of a document; all 2-8-token n-grams by default.
-        max_phrases: Maximum number: those that would save the most tokens in the documents.
+        max_phrases: Maximum number: those that would save the most tokens in the documents. None
+            for all of them, which can be as many as the text has characters. A warning tells if
+            the default leaves some out.
 
     Returns:
         The phrases: the user's texts and phrases first, then by tokens saved.
@@ -42,10 +49,53 @@ def collect_phrases(
     documents = [item for item in checked if isinstance(item, Document)]
     # The user's phrases come first: they are few and deliberate.
     listed = _merged(itertools.chain(listed_phrases(texts, tokenizer), phrases))
-    mined = _merged(phrase for document in documents for phrase in find(document, tokenizer))
+    mined, left_out = _mined(documents, tokenizer, find, max_phrases, listed)
     ranked = [p.merged(mined.pop(p.ids)) if p.ids in mined else p for p in listed.values()]
     ranked += sorted(mined.values(), key=lambda p: -len(p.sources) * (len(p.ids) - 1))
+    total = len(ranked) + left_out
+    if max_phrases == MAX_PHRASES < total:
+        warnings.warn(
+            f"{total - MAX_PHRASES:,} of {total:,} phrases were left out, those that save the "
+            "fewest tokens. Choose with max_phrases (--max-phrases) how many are used; a corpus "
+            "(univerb index) has room for millions.",
+            LeftOutWarning,
+            stacklevel=2,
+        )
     return ranked[:max_phrases]
+
+
+def _mined(
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    find: PhraseSource,
+    max_phrases: int | None,
+    listed: Iterable[tuple[int, ...]],
+) -> tuple[dict[tuple[int, ...], Phrase], int]:
+    """Return the phrases of documents, and how many the maximum left out before they were made."""
+    if not isinstance(find, SpanSource) or not documents:
+        return _merged(phrase for each in documents for phrase in find(each, tokenizer)), 0
+    candidates = [find.candidates(document, tokenizer) for document in documents]
+    distinct = _ranked_keys(candidates)
+    left_out = len(distinct[max_phrases:]) if max_phrases is not None else 0
+    # A user's phrase has its places in the documents, too.
+    kept = numpy.concatenate([distinct[:max_phrases], _keys(listed)]) if left_out else None
+    return _merged(p for each in candidates for p in find.phrases(each, tokenizer, kept)), left_out
+
+
+def _ranked_keys(candidates: Sequence[CandidateSpans]) -> Keys:
+    """Return the distinct keys, those that save the most tokens first."""
+    keys = numpy.concatenate([each.keys for each in candidates])
+    distinct, begins, counts = numpy.unique(keys, return_index=True, return_counts=True)
+    saved = numpy.concatenate([each.last - each.first for each in candidates])[begins] * counts
+    ranked: Keys = distinct[numpy.lexsort((begins, -saved))]
+    return ranked
+
+
+def _keys(phrases: Iterable[tuple[int, ...]]) -> Keys:
+    ids = [numpy.array(phrase, dtype=numpy.int32) for phrase in phrases]
+    ends = numpy.cumsum([0, *map(len, ids)])
+    flat = numpy.concatenate([numpy.empty(0, numpy.int32), *ids])
+    return RollingHash(flat).keys(ends[:-1], ends[1:])
 
 
 def _merged(phrases: Iterable[Phrase]) -> dict[tuple[int, ...], Phrase]:

@@ -5,7 +5,7 @@ greedily from left to right, each time by the longest n-gram that begins there. 
 the LM's tokens, so that a match is a phrase of the LM, never half a word.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -17,7 +17,7 @@ from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash, prepend_zero, ranges
 from univerb.phrases.mining import count_ngrams, top_ngrams
-from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
+from univerb.phrases.ngrams import PhraseSource, Spans, SpanSource, checked_sizes
 from univerb.phrases.tokenized import (
     BREAK,
     DIGIT,
@@ -172,15 +172,15 @@ class FMMTable:
 def fmm(table: FMMTable) -> PhraseSource:
     """Make a source of the longest phrases of a table in a document."""
 
-    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
+    def spans(text: TokenizedText) -> Spans:
         arrays = text.arrays()
         matches = table.match(arrays)
         # Breaks are no tokens of the document.
         token = numpy.full(len(arrays.ids), -1)
         token[text.positions] = numpy.arange(len(text.ids))
-        return zip(token[matches.first].tolist(), token[matches.last].tolist(), strict=True)
+        return token[matches.first], token[matches.last]
 
-    return lambda document, tokenizer: collect(document, tokenizer, spans)
+    return SpanSource(spans)
 
 
 def fmm_of(

@@ -6,16 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from univerb.errors import PhraseError
+from univerb.files import read_regular
 from univerb.phrase import Phrase
 from univerb.phrases.guards import Guards
 from univerb.tokenizer import Tokenizer
+
+_MAX_BYTES = 64 * 2**20
 
 ListedText = str | tuple[str, float]
 """A phrase's text, alone or with the weight that is added to its logit."""
 
 
 class LeftOutWarning(UserWarning):
-    """Some phrases of a user's list cannot be used."""
+    """Some phrases of a user's list cannot be used, or those of documents are too many."""
 
 
 def listed_phrases(
@@ -58,7 +61,7 @@ def listed_phrases(
 def read_phrase_list(path: Path) -> list[ListedText]:
     """Read a file with one phrase per line, each optionally followed by a tab and a weight."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular(path, _MAX_BYTES).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PhraseError(
             f"the phrase list {str(path)!r} cannot be read: {error}. "

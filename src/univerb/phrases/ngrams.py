@@ -2,10 +2,16 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+import numpy
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards, is_unspaced
+from univerb.phrases.hashing import Ints, Keys, RollingHash
 from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
@@ -21,13 +27,14 @@ def ngrams(sizes: tuple[int, int] = (2, 8), guards: Guards | None = None) -> Phr
     """Make a source of all n-grams of `sizes` (shortest, longest) over the LM's tokens."""
     low, high = checked_sizes(sizes)
 
-    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        sizes = range(low, high + 1)
-        return iter(
-            sorted((int(a), int(a) + size - 1) for size in sizes for a in text.windows(size))
-        )
+    def spans(text: TokenizedText) -> Spans:
+        windows = [text.windows(size) for size in range(low, high + 1)]
+        first = numpy.concatenate(windows)
+        last = first + numpy.repeat(numpy.arange(low - 1, high), [len(w) for w in windows])
+        order = numpy.lexsort((last, first))
+        return first[order], last[order]
 
-    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+    return SpanSource(spans, guards or Guards())
 
 
 def word_spans(sizes: tuple[int, int]) -> Callable[[str], list[tuple[int, int]]]:
@@ -60,10 +67,9 @@ def word_ngrams(sizes: tuple[int, int] = (2, 5), guards: Guards | None = None) -
     """
     find = word_spans(sizes)
 
-    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        return text.aligned(text.line_spans(find))
-
-    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+    return SpanSource(
+        lambda text: as_arrays(text.aligned(text.line_spans(find))), guards or Guards()
+    )
 
 
 def warn_if_unspaced(document: Document) -> None:
@@ -80,29 +86,69 @@ def warn_if_unspaced(document: Document) -> None:
         )
 
 
-def collect(
-    document: Document,
-    tokenizer: Tokenizer,
-    spans_of: Callable[[TokenizedText], Iterable[tuple[int, int]]],
-    guards: Guards | None = None,
-) -> Iterator[Phrase]:
-    """Yield each distinct phrase of a document once, with all its spans.
+Spans = tuple[Ints, Ints]
+"""First and last token of each."""
 
-    `spans_of` finds candidates in the document's tokens: pairs of first and last token.
-    """
-    rules = guards or Guards()
-    if rules.word_boundaries:
-        warn_if_unspaced(document)
-    text = tokenize_lines(document, tokenizer, rules)
-    ids, begin, end = text.ids.tolist(), text.visible.tolist(), text.end.tolist()
-    sources: dict[tuple[int, ...], list[Span]] = {}
-    for first, last in spans_of(text):
-        span = Span(document.name, begin[first], end[last])
-        sources.setdefault(tuple(ids[first : last + 1]), []).append(span)
-    for key, spans in sources.items():
-        spelled = tokenizer.decode(key)
-        if rules.objection(key, spelled, tokenizer.special_ids) is None:
-            yield Phrase(key, spelled, tuple(spans))
+
+class CandidateSpans(NamedTuple):
+    """Spans of a document's tokens that may become phrases."""
+
+    document: str
+    """The document's name."""
+    text: TokenizedText
+    first: Ints
+    last: Ints
+    keys: Keys
+    """Hash of each one's tokens."""
+
+
+@dataclass(frozen=True)
+class SpanSource:
+    """A phrase source that finds spans first, in arrays, and makes phrases of some of them."""
+
+    spans_of: Callable[[TokenizedText], Spans]
+    guards: Guards = field(default_factory=Guards)
+
+    def __call__(self, document: Document, tokenizer: Tokenizer) -> Iterator[Phrase]:
+        """Yield each distinct phrase of a document once, with all its spans."""
+        return self.phrases(self.candidates(document, tokenizer), tokenizer)
+
+    def candidates(self, document: Document, tokenizer: Tokenizer) -> CandidateSpans:
+        """Find the spans of a document that the guards do not exclude by their size or numbers."""
+        if self.guards.word_boundaries:
+            warn_if_unspaced(document)
+        text = tokenize_lines(document, tokenizer, self.guards)
+        first, last = self.spans_of(text)
+        is_allowed = last - first + 1 >= self.guards.min_tokens
+        if self.guards.no_digits:
+            at = text.positions
+            is_allowed &= ~text.arrays().are_numbers(at[first], at[last] + 1)
+        first, last = first[is_allowed], last[is_allowed]
+        keys = RollingHash(text.ids).keys(first, last + 1)
+        return CandidateSpans(document.name, text, first, last, keys)
+
+    def phrases(
+        self, candidates: CandidateSpans, tokenizer: Tokenizer, kept: Keys | None = None
+    ) -> Iterator[Phrase]:
+        """Yield the phrases of candidates, of those with the `kept` keys if they are given."""
+        name, text, first, last, keys = candidates
+        if kept is not None:
+            is_kept = numpy.isin(keys, kept)
+            first, last = first[is_kept], last[is_kept]
+        ids, edges = text.ids.tolist(), (text.visible[first].tolist(), text.end[last].tolist())
+        sources: dict[tuple[int, ...], list[Span]] = {}
+        for begin, end, start, stop in zip(first.tolist(), last.tolist(), *edges, strict=True):
+            sources.setdefault(tuple(ids[begin : end + 1]), []).append(Span(name, start, stop))
+        for key, spans in sources.items():
+            spelled = tokenizer.decode(key)
+            if self.guards.objection(key, spelled, tokenizer.special_ids) is None:
+                yield Phrase(key, spelled, tuple(spans))
+
+
+def as_arrays(pairs: Iterable[tuple[int, int]]) -> Spans:
+    """Return pairs of a first and a last token as two arrays."""
+    flat = numpy.fromiter(chain.from_iterable(pairs), dtype=numpy.int64)
+    return flat[::2], flat[1::2]
 
 
 def checked_sizes(sizes: tuple[int, int]) -> tuple[int, int]:

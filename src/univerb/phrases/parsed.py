@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
 from univerb.phrases.guards import Guards
-from univerb.phrases.ngrams import PhraseSource, checked_sizes, collect
+from univerb.phrases.ngrams import PhraseSource, Spans, SpanSource, as_arrays, checked_sizes
 from univerb.phrases.tokenized import TokenizedText
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def parsed_chunks(
     def candidates(line: str) -> Iterator[tuple[int, int]]:
         return (_stripped(line, start, end) for start, end in find(line))
 
-    def spans(text: TokenizedText) -> Iterator[tuple[int, int]]:
-        aligned = text.aligned(text.line_spans(candidates))
-        return ((first, last) for first, last in aligned if low <= last - first + 1 <= high)
+    def spans(text: TokenizedText) -> Spans:
+        first, last = as_arrays(text.aligned(text.line_spans(candidates)))
+        fits = (last - first + 1 >= low) & (last - first + 1 <= high)
+        return first[fits], last[fits]
 
-    return lambda document, tokenizer: collect(document, tokenizer, spans, guards)
+    return SpanSource(spans, guards or Guards())
 
 
 def parser_named(name: str) -> Parser:

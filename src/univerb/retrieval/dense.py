@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, ModelError, first_line
 from univerb.files import map_array
+from univerb.model_folder import refuse_unsafe
 from univerb.retrieval.base import Features, top_ranked
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def _check_folder(folder: Path, what: str) -> None:
             f"{str(folder)!r} is no folder. Give the folder of {what} on this machine; nothing is "
             "downloaded here."
         )
+    refuse_unsafe(folder)
 
 
 def _unreadable(folder: Path, error: Exception) -> ModelError:

@@ -7,7 +7,8 @@ import tokenizers
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.locations import DEFAULT_MODEL, converted_default, default_gguf, locate
-from univerb.modeling.card import Backbone, Card, check_backbone, read_json_object
+from univerb.model_folder import read_json_object
+from univerb.modeling.card import Backbone, Card, check_backbone
 from univerb.tokenizer import Tokenizer
 
 INPUT, OUTPUT = "token_embd.weight", "output.weight"

@@ -32,6 +32,7 @@ from univerb.engines.llamacpp.native import NativeModel, as_multiplied
 from univerb.errors import CheckpointError, ModelError
 from univerb.files import atomic_write
 from univerb.locations import DEFAULT_MODEL, cache_directory
+from univerb.model_folder import read_json_object
 from univerb.modeling.card import (
     CARD,
     WEIGHTS,
@@ -40,9 +41,8 @@ from univerb.modeling.card import (
     check_file,
     find_encoder,
     read_card,
-    read_json_object,
 )
-from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.threads import thread_count
@@ -208,6 +208,11 @@ class LlamaCppLM(PhraseModel):
             ) from error
         for name, tensor in sorted(tensors.items()):
             is_real = numpy.issubdtype(tensor.dtype, numpy.floating)
+            if is_real and not numpy.isfinite(tensor).all():
+                raise CheckpointError(
+                    f"{str(self._folder / WEIGHTS)!r} holds numbers that are not finite (NaN or "
+                    f"infinite), in {name}. Get a fresh copy."
+                )
             yield name, tensor.astype(numpy.float32) if is_real else tensor
 
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
@@ -261,6 +266,7 @@ class LlamaCppLM(PhraseModel):
             results.append((context.states([2]), context.logits([2])))
         self.native.release(context)
         (states, logits), (_, by_vector) = results
+        check_highest(float(logits.max()), str(self.gguf.path))
         best = numpy.argsort(logits[0])[-8:]
         ours = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T
         # Rounding explains as much; soft-capping or scaling makes far more.

@@ -25,8 +25,8 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb._version import __version__
 from univerb.errors import CheckpointError, first_line
+from univerb.model_folder import refuse_unsafe
 from univerb.modeling.card import check_file
-from univerb.modeling.pretrained import refuse_unsafe
 
 FORMAT = 1
 CARD, WEIGHTS = "entailment.json", "weights.safetensors"

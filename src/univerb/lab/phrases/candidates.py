@@ -42,9 +42,10 @@ def candidate_phrases(
     first = Document(halves.first, halves.name)
     source = ngrams(sizes)
     if corpus is None:
-        return CandidatePhrases(lm.vocabulary([first], source=source), [first.text])
+        vocabulary = lm.vocabulary([first], source=source, max_phrases=None)
+        return CandidatePhrases(vocabulary, [first.text])
     selection = corpus.select(halves.first, lm.tokenizer, k, others=True)
-    vocabulary = lm.vocabulary([*selection.phrases, first], source=source)
+    vocabulary = lm.vocabulary([*selection.phrases, first], source=source, max_phrases=None)
     return CandidatePhrases(vocabulary, [*_joined(selection.hits), first.text])
 
 
