@@ -53,9 +53,10 @@ class Reader:
         return list(self._answers)
 
 
-def contains(premise: str, claim: str) -> bool:
-    """Entailed if the premise has every word."""
-    return set(claim.lower().strip(".").split()) <= set(premise.lower().replace(".", " ").split())
+def contains(passages: tuple[str, ...], claim: str) -> bool:
+    """Entailed if the passages have every word."""
+    words = " ".join(passages).lower().replace(".", " ").split()
+    return set(claim.lower().strip(".").split()) <= set(words)
 
 
 JUDGES = Judges(contains, splitter_named("pysbd"))
@@ -127,9 +128,9 @@ def test_an_empty_answer_counts_but_not_for_citations():
 def test_every_pair_is_judged_once_and_systems_by_their_own_markers():
     asked: Counter = Counter()
 
-    def entails(premise, claim):
-        asked[premise, claim] += 1
-        return contains(premise, claim)
+    def entails(passages, claim):
+        asked[passages, claim] += 1
+        return contains(passages, claim)
 
     texts = {"typed": "Cats purr.", "sentence": "Cats purr [1]."}
     answers = {system.name: [AsqaAnswer(texts, 0.5)] * 2 for system in SYSTEMS}
