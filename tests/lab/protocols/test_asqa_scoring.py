@@ -16,6 +16,7 @@ from univerb.lab.protocols.asqa_scoring import (
     Judges,
     SystemScores,
     difference,
+    leading_sentences,
     score_all,
     score_answer,
 )
@@ -90,6 +91,15 @@ def test_citations_by_hand(text, recall, precision, cited):
     names = ("Citation_rec", "Citation_prec", "Cited sentences", "Phrase share")
     expected = (recall, precision, cited, 0.25)
     assert [scores[name] / 100 for name in names] == pytest.approx(expected)
+
+
+def test_the_first_sentences_are_cited():
+    cats, dogs, _ = ZOO.documents
+    longer = cats.model_copy(update={"text": "Cats  purr loudly. They sleep."})
+    asked = ZOO.model_copy(update={"documents": (longer, dogs)})
+    text = leading_sentences(asked, JUDGES.split)
+    assert text == "Cats purr loudly [1]. Dogs bark at night [2]."
+    assert score_answer(asked, text, 0.0, JUDGES)["Citation_prec"] == 100.0
 
 
 def test_the_other_scores_by_hand():
