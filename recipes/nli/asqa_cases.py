@@ -28,22 +28,23 @@ _FEWEST_WORDS = 6
 
 
 def cases(
-    questions: Sequence[AsqaQuestion], split: Splitter, count: int, seed: int = 0
+    questions: Sequence[AsqaQuestion], split: Splitter, count: int, changed_every: int = 1
 ) -> Iterator[Case]:
     """Draw `count` sentences, and yield them with their own passages and with others."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     passages = [
         (number, document, sentences)
         for number, question in enumerate(questions)
         for document in question.documents
         if (sentences := _sentences(document.text, split))
     ]
-    for number, document, sentences in draw.choices(passages, k=count):
+    for index, (number, document, sentences) in enumerate(draw.choices(passages, k=count)):
         at = draw.randrange(len(sentences))
         claim, own = sentences[at], _premise(document)
         yield "verbatim", own, claim
-        for kind, changed in _changes(claim, document.title, sentences[at + 1 : at + 2]):
-            yield kind, own, changed
+        if not index % changed_every:
+            for kind, changed in _changes(claim, document.title, sentences[at + 1 : at + 2]):
+                yield kind, own, changed
         others = [each for n, each, _ in passages if n != number]
         yield "by another question's passage", _premise(draw.choice(others)), claim
         beside = [each for n, each, _ in passages if n == number and claim not in each.text]

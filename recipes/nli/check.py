@@ -89,7 +89,8 @@ def sentences(options: argparse.Namespace) -> None:
     before: Entails = partial(_whole_premise, judge)
     found = {}
     for name, part in _split(questions).items():
-        drawn = list(cases(part, SPLITTER, options.count))
+        # A sentence has several changes: those of one in three are as many as the others.
+        drawn = list(cases(part, SPLITTER, options.count, changed_every=3))
         found[name] = _shares(drawn, judge)
         verbatim = [case for case in drawn if case[0] == "verbatim"]
         found[name] |= {"whole premise, " + k: v for k, v in _shares(verbatim, before).items()}
