@@ -119,7 +119,7 @@ def read_wice(path: Path) -> list[Example]:
     examples = []
     for row in _rows(path, "label", "claim", "evidence", "meta"):
         # As citation scores present a passage.
-        premise = " ".join(row["evidence"]).replace("(meta data) TITLE:", "Title:")
+        premise = "\n".join(row["evidence"]).replace("(meta data) TITLE:", "Title:")
         label: Label = "entailment" if row["label"] == "supported" else "not_entailment"
         source = sources.setdefault(row["meta"]["id"], len(sources))
         examples.append(Example(premise, row["claim"], label, source))

@@ -55,7 +55,7 @@ def rendered(*pieces: Piece | str, style: Style = "sentence", cite: Cite = "best
 
 # -- A citation -----------------------------------------------------------------------------------
 
-letters = st.text(alphabet="ab \n", min_size=1, max_size=8)
+letters = st.text(alphabet="abA \n", min_size=1, max_size=8)
 numbers = st.integers(-2, 10)
 
 
@@ -89,6 +89,15 @@ def test_every_true_copy_can_be_cited(before, source, after, lead):
         answer=answer,
     )
     assert (citation.document, citation.text) == ("d", source)
+
+
+@pytest.mark.parametrize("copy", ["every", "EVERY", "Ev\u0435ry", "Every"[::-1]])
+def test_a_copy_in_other_letters_is_not_cited(copy):
+    """Neither in another case nor in letters that only look the same."""
+    with pytest.raises(PhraseError, match=f"{copy!r} is not what passage 1"):
+        Citation(1, LAW, 0, 5, 0, 5, answer=f"{copy} one")
+    piece = Piece(copy, (1, 2), 0.0, Phrase((1, 2), copy, (Span("law", 0, 5),)))
+    assert not cited_text(written(piece), [LAW], "inline", "all").citations
 
 
 def test_a_citation_cannot_be_moved():

@@ -87,6 +87,24 @@ def test_a_stop_inside_a_phrase_cuts_text_ids_and_sources():
     assert len(pieces[0].ids) < len(ids)
 
 
+@given(st.integers(2, 12), st.none() | st.integers(0, 60))
+def test_a_phrase_that_is_written_in_part_is_sourced_in_part(kept, at):
+    """A budget or the LM keeps the first tokens, and a stop string may cut these."""
+    document = "Rent is due. The landlord shall give quiet enjoyment of the premises."
+    start = document.index(". The")
+    text = document[start:]
+    ids = tuple(TOKENIZER.encode(text).ids)
+    phrase = Phrase(ids, text, (Span("lease", start, start + len(text)),))
+    writer = Writer(TOKENIZER, [] if at is None else text[at : at + 3].split())
+    for piece in writer.write(ids[:kept], -1.0, phrase) + writer.close():
+        assert piece.phrase is None or (piece.phrase.ids, piece.phrase.text) == (
+            piece.ids,
+            piece.text,
+        )
+        for span in piece.sources:
+            assert document[span.start : span.end] == piece.text.strip()
+
+
 def test_a_phrase_cut_to_one_token_has_no_source():
     ids = tuple(TOKENIZER.encode(" the premises").ids)
     phrase = Phrase(ids, " the premises", (Span("lease", 0, 12),))

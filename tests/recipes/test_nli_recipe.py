@@ -92,7 +92,7 @@ def test_wice_counts_partial_support_as_none(tmp_path):
     examples = read_wice(write_lines(tmp_path / "w.gz", rows))
     assert [example.is_entailed for example in examples] == [True, False, False, True]
     assert [example.source for example in examples] == [0, 0, 1, 2]
-    assert examples[0].premise == "Title: T s"
+    assert examples[0].premise == "Title: T\ns"
     with pytest.raises(DocumentError, match="line 1 of .* has no 'claim'"):
         read_wice(write_lines(tmp_path / "bad.gz", [{"label": "supported"}]))
 

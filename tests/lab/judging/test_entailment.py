@@ -27,6 +27,7 @@ from univerb.lab.judging.entailment import (
     TextToTextEntailment,
     load_entailment,
 )
+from univerb.lab.judging.premises import windows
 from univerb.lab.metrics.citations import citation_score
 
 ABOUT = Scorer("tiny", 0.4, {"SNLI test": 81.25})
@@ -88,6 +89,56 @@ def test_a_long_premise_counts_by_its_best_window(scorer, tokenizer, length):
     found = scorer.probabilities([("w1", "w2"), (" ".join(words), hypothesis)])[1]
     assert found == pytest.approx(max(each), abs=1e-6)
     assert length == 33 or max(each) > min(each) + 1e-4
+
+
+def test_a_premise_counts_by_its_best_window(scorer, tokenizer):
+    premise = "Title: w7\nw1 w2\nw3 w9\nw4 w8\nw5 w6"
+    for claim in ("yes w1", "no w8 w5", "maybe"):
+        parts = windows(premise, claim)
+        each = [direct(make_classifier(), tokenizer, part, claim)[0].item() for part in parts]
+        assert scorer.probabilities([(premise, claim)]) == pytest.approx([max(each)], abs=1e-6)
+        assert len(each) == 9 and max(each) - min(each) > 1e-4
+
+
+def test_what_needs_no_model_is_not_read_and_nothing_is_read_twice(tokenizer):
+    model, rows = make_classifier(), []
+    model.register_forward_pre_hook(
+        lambda _, args, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    scorer = CrossEncoderEntailment(model, tokenizer, ABOUT, max_length=40)
+    asked = [("w1 w2 w3\nw4", "w1 w2 w3."), ("w1 w2 w3", "w1 was 1990")]
+    assert scorer.probabilities(asked * 2) == [1.0, 0.0] * 2
+    assert scorer(("w9", "w1 w2 w3\nw4"), "w1 w2 w3") and not scorer(("w1", "w2"), "w1 in 1990")
+    assert not rows
+    asked = [("w1\nw2", "w5 w6 w7"), ("w2\nw1", "w5 w6 w7")]
+    first = scorer.probabilities(asked * 2)
+    # Two lines, both in two orders, and two premises as a whole.
+    assert sum(rows) == 2 + 2 + 2
+    assert scorer.probabilities(asked[:1]) == first[:1]
+    assert sum(rows) == 6
+
+
+def test_passages_support_alone_or_by_their_best_windows_together():
+    class Words(CrossEncoderEntailment):
+        """Finds as many words of the claim as there are."""
+
+        def __init__(self):
+            super().__init__(make_classifier(), make_pair_tokenizer(), Scorer("words", 1.0))
+            self.asked = []
+
+        def distributions(self, pairs):
+            self.asked += pairs
+            found = [len({*claim.split()} & {*text.split()}) for text, claim in pairs]
+            shares = [n / len(pair[1].split()) for n, pair in zip(found, pairs, strict=True)]
+            return torch.tensor([[share, 1.0 - share, 0.0] for share in shares])
+
+    scorer = Words()
+    first, second = "w1 w2\nw9", "w8\nw3"
+    assert not scorer((first,), "w1 w2 w3") and not scorer((second,), "w1 w2 w3")
+    assert scorer((first, second), "w1 w2 w3")
+    assert scorer.asked[-1] == ("w1 w2\nw3", "w1 w2 w3")
+    assert not scorer((first, second), "w1 w2 w4")
+    assert scorer((second, first), "w9")
 
 
 TEXTS = st.lists(st.sampled_from([*FILLERS, "yes", "no", "ö", "?"]), max_size=120).map(" ".join)

@@ -17,9 +17,9 @@ from univerb.lab.metrics.citations import (
 PASSAGES = ["red", "red green", "blue", "grey"]
 
 
-def has_all(premise, claim):
-    """A claim follows if the premise has each of its words."""
-    return set(claim.rstrip(".").split()) <= set(premise.split())
+def has_all(passages, claim):
+    """A claim follows if the passages have each of its words."""
+    return set(claim.rstrip(".").split()) <= set(" ".join(passages).split())
 
 
 def judged(*sentences, entails=has_all):
@@ -68,17 +68,17 @@ def test_sentences_are_pooled_within_an_answer():
 def test_what_the_model_is_asked():
     asked = []
 
-    def entails(premise, claim):
-        asked.append((premise, claim))
-        return premise != "blue"
+    def entails(passages, claim):
+        asked.append((passages, claim))
+        return passages != ("blue",)
 
     passages = [passage_text("A", "x"), "blue", "grey"]
     citation_score(["Claim [1] one[2]."], passages, entails)
     assert asked == [
-        ("Title: A\nx\nblue", "Claim one."),
-        ("Title: A\nx", "Claim one."),
-        ("blue", "Claim one."),
-        ("Title: A\nx", "Claim one."),
+        (("Title: A\nx", "blue"), "Claim one."),
+        (("Title: A\nx",), "Claim one."),
+        (("blue",), "Claim one."),
+        (("Title: A\nx",), "Claim one."),
     ]
 
 

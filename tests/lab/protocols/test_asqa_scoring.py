@@ -16,6 +16,7 @@ from univerb.lab.protocols.asqa_scoring import (
     Judges,
     SystemScores,
     difference,
+    leading_sentences,
     score_all,
     score_answer,
 )
@@ -53,9 +54,10 @@ class Reader:
         return list(self._answers)
 
 
-def contains(premise: str, claim: str) -> bool:
-    """Entailed if the premise has every word."""
-    return set(claim.lower().strip(".").split()) <= set(premise.lower().replace(".", " ").split())
+def contains(passages: tuple[str, ...], claim: str) -> bool:
+    """Entailed if the passages have every word."""
+    words = " ".join(passages).lower().replace(".", " ").split()
+    return set(claim.lower().strip(".").split()) <= set(words)
 
 
 JUDGES = Judges(contains, splitter_named("pysbd"))
@@ -89,6 +91,15 @@ def test_citations_by_hand(text, recall, precision, cited):
     names = ("Citation_rec", "Citation_prec", "Cited sentences", "Phrase share")
     expected = (recall, precision, cited, 0.25)
     assert [scores[name] / 100 for name in names] == pytest.approx(expected)
+
+
+def test_the_first_sentences_are_cited():
+    cats, dogs, _ = ZOO.documents
+    longer = cats.model_copy(update={"text": "Cats  purr loudly. They sleep."})
+    asked = ZOO.model_copy(update={"documents": (longer, dogs)})
+    text = leading_sentences(asked, JUDGES.split)
+    assert text == "Cats purr loudly [1]. Dogs bark at night [2]."
+    assert score_answer(asked, text, 0.0, JUDGES)["Citation_prec"] == 100.0
 
 
 def test_the_other_scores_by_hand():
@@ -127,9 +138,9 @@ def test_an_empty_answer_counts_but_not_for_citations():
 def test_every_pair_is_judged_once_and_systems_by_their_own_markers():
     asked: Counter = Counter()
 
-    def entails(premise, claim):
-        asked[premise, claim] += 1
-        return contains(premise, claim)
+    def entails(passages, claim):
+        asked[passages, claim] += 1
+        return contains(passages, claim)
 
     texts = {"typed": "Cats purr.", "sentence": "Cats purr [1]."}
     answers = {system.name: [AsqaAnswer(texts, 0.5)] * 2 for system in SYSTEMS}

@@ -100,6 +100,7 @@ def test_rows_stand_beside_the_papers(result):
         "n-gram phrases": ("Ours", "w/ n-grams"),
         "parsed phrases": ("Ours", "w/ parsing"),
         "without phrases": ("Ours", "w/o phrases"),
+        "leading sentences, cited": ("", ""),
     }
     bare = next(cell for cell in comparison.cells if cell.row == "bare LM")
     assert bare.paper == 0.62 and bare.comparability == "no"
@@ -111,6 +112,12 @@ def test_rows_stand_beside_the_papers(result):
     report = Report("asqa", comparison)
     for text in (report.markdown(), report.latex()):
         assert "SNLI test 61.2" in text
+
+
+def test_cited_leading_sentences_are_a_row_that_a_good_judge_scores_high(result):
+    control = result.rows[-1].cells
+    assert (control["Citation_rec"].value, control["Citation_prec"].value) == (100.0, 100.0)
+    assert (control["Cited sentences"].value, control["Phrase share"].value) == (100.0, 0.0)
 
 
 def test_the_table_says_what_it_was_made_with(result):
@@ -148,7 +155,7 @@ def test_a_reader_fills_the_columns_of_the_paper(experiment, path):
         limit=1,
         systems=SYSTEMS[:1],
     )
-    [row] = result.rows
+    row = result.rows[0]
     assert (row.cells["QA-EM"].value, row.cells["QA-F1"].value) == (100.0, 100.0)
     assert result.setup.reader == "always"
 
@@ -213,8 +220,8 @@ def test_a_missing_file_is_said(experiment, tmp_path):
 
 
 def test_killed_at_any_point_a_run_ends_with_the_same_table(experiment, path, result, tmp_path):
-    """Six answers are generated, eight are scored."""
-    for point in (1, 6, 7, 14):
+    """Six answers are generated, ten are scored."""
+    for point in (1, 6, 7, 16):
         calls = []
 
         def stop(stage, done, total, calls=calls, point=point):

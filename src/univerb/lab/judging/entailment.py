@@ -5,6 +5,7 @@ A scorer carries its name and its accuracies, so that no score is printed withou
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from univerb.errors import ModelError
 from univerb.lab.judging.cross_encoder import CARD, read_cross_encoder
 from univerb.lab.judging.pair_windows import outputs, pair_windows
+from univerb.lab.judging.premises import decided, windows
 from univerb.lab.protocols.hf_models import longest_input, short_name, shortened
 from univerb.locations import locate
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
@@ -33,6 +35,9 @@ _ASSETS = Path(__file__).parents[2] / "assets" / "entailment"
 _MAX_LENGTH = 512
 _ANSWERS = ("1", "0")
 _BATCH = 16
+_AT_ONCE = 1024
+_REMEMBERED = 100_000
+"""Pairs; precision asks about passages that recall has asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +69,16 @@ class Entailment(Protocol):
         """Return whether each premise entails its hypothesis."""
         return [value >= self.about.threshold for value in self.probabilities(pairs)]
 
-    def __call__(self, premise: str, hypothesis: str) -> bool:
-        """Decide one pair, as citation scores ask."""
-        return self.entails([(premise, hypothesis)])[0]
+    def __call__(self, passages: Sequence[str], claim: str) -> bool:
+        """Decide whether passages support a claim, as citation scores ask: as one premise."""
+        return self.entails([("\n".join(passages), claim)])[0]
 
 
 class CrossEncoderEntailment(Entailment):
     """Any classifier of text pairs that has a label for entailment.
 
-    A premise that is too long is cut into overlapping windows, and the best one counts: a claim is
-    supported if one part of its source supports it, and a mean would punish long sources. What
-    only two distant parts support together is missed.
+    A premise is read in windows of sentences, and the best one counts: a claim is supported if one
+    part of its source supports it. What needs no model, such as a copied sentence, is not read.
     """
 
     def __init__(
@@ -86,29 +90,63 @@ class CrossEncoderEntailment(Entailment):
     ) -> None:
         self._model, self._tokenizer, self.about = model, tokenizer, about
         self._max_length = longest_input(model, tokenizer, max_length)
+        self._known: dict[NliPair, float] = {}
         self.labels = [str(name).lower() for _, name in sorted(model.config.id2label.items())]
         self._entailment = _entailment_label(self.labels, about.name)
 
     def probabilities(self, pairs: Sequence[NliPair]) -> list[float]:
         """Return the probability that each premise entails its hypothesis, in its best window."""
-        probabilities: list[float] = self.distributions(pairs)[:, self._entailment].tolist()
-        return probabilities
+        certain = {pair: decided(*pair) for pair in pairs}
+        unread = [pair for pair, verdict in certain.items() if verdict is None]
+        best = {pair: score for pair, (_, score) in zip(unread, self._best(unread), strict=True)}
+        return [best[pair] if pair in best else float(bool(certain[pair])) for pair in pairs]
+
+    def __call__(self, passages: Sequence[str], claim: str) -> bool:
+        """Decide whether passages support a claim: one of them, or their best windows together."""
+        pairs = [(passage, claim) for passage in passages]
+        if any(decided(*pair) for pair in pairs) or any(self.entails(pairs)):
+            return True
+        if len(pairs) < 2 or decided("\n".join(passages), claim) is False:
+            return False
+        together = "\n".join(window for window, _ in self._best(pairs))
+        return self._scores([(together, claim)])[0] >= self.about.threshold
+
+    def _best(self, pairs: Sequence[NliPair]) -> list[tuple[str, float]]:
+        """Return the window of each premise that says most for its hypothesis, and how much."""
+        asked = [[(window, pair[1]) for window in windows(*pair)] for pair in pairs]
+        flat = [pair for own in asked for pair in own]
+        scores = dict(zip(flat, self._scores(flat), strict=True))
+        return [max(((pair[0], scores[pair]) for pair in own), key=itemgetter(1)) for own in asked]
+
+    def _scores(self, pairs: Sequence[NliPair]) -> list[float]:
+        """Return the probability of entailment of pairs as they are, each pair read once."""
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._known]
+        for begin in range(0, len(new), _AT_ONCE):
+            part = new[begin : begin + _AT_ONCE]
+            entailed = self.distributions(part)[:, self._entailment]
+            self._known.update(zip(part, entailed.tolist(), strict=True))
+        return [self._known[pair] for pair in pairs]
 
     @torch.inference_mode()
     def distributions(self, pairs: Sequence[NliPair]) -> Tensor:
-        """Return the probabilities of all labels, (n, labels), in each pair's best window."""
+        """Return the probabilities of all labels, (n, labels), premises unsplit.
+
+        Of one that is too long for the model the best window of tokens counts.
+        """
         if not pairs:
             return torch.zeros(0, len(self.labels))
         length = self._max_length
         # A hypothesis that is too long must leave room for the premise, and what lies on a border
         # is whole in one of two windows.
         cut = [(first, shortened(self._tokenizer, second, length // 2)) for first, second in pairs]
-        windows = pair_windows(self._tokenizer, cut, "only_first", length, length // 4)
-        scored = torch.zeros(len(windows.owners), len(self.labels))
-        for rows, output in outputs(self._model, self._tokenizer, windows):
+        parts = pair_windows(self._tokenizer, cut, "only_first", length, length // 4)
+        scored = torch.zeros(len(parts.owners), len(self.labels))
+        for rows, output in outputs(self._model, self._tokenizer, parts):
             scored[rows] = output.logits.float().softmax(-1).cpu()
         entailed = scored[:, self._entailment]
-        return scored[[max(rows, key=entailed.__getitem__) for rows in windows.by_pair()]]
+        return scored[[max(rows, key=entailed.__getitem__) for rows in parts.by_pair()]]
 
 
 class TextToTextEntailment(Entailment):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-Entails = Callable[[str, str], bool]
-"""Tells whether a premise (the passages) supports a claim."""
+Entails = Callable[[tuple[str, ...], str], bool]
+"""Tells whether passages support a claim, together."""
 MAX_CITATIONS = 3
 """Citations of a sentence that count."""
 _CITATION = re.compile(r" ?\[(\d+)")
@@ -77,7 +77,7 @@ def _sentence_score(sentence: str, passages: Sequence[str], entails: Entails) ->
     claim = without_citations(sentence).strip()
 
     def supports(indices: Sequence[int]) -> bool:
-        return entails("\n".join(passages[index] for index in indices), claim)
+        return entails(tuple(passages[index] for index in indices), claim)
 
     if not supports(cited):
         return _SentenceScore(citations=len(cited))

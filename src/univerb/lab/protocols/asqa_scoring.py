@@ -77,6 +77,16 @@ class SystemScores:
         return means
 
 
+def leading_sentences(question: AsqaQuestion, split: Splitter) -> str:
+    """Return the first sentences of documents 1 and 2, each cited: a control that needs no LM."""
+    firsts = (_sentences(each.text, split)[:1] for each in question.documents[:2])
+    return " ".join(
+        f"{' '.join(sentence.split()).rstrip('.')} [{number}]."
+        for number, found in enumerate(firsts, 1)
+        for sentence in found
+    )
+
+
 def score_answer(question: AsqaQuestion, text: str, phrase_share: float, judges: Judges) -> Scores:
     """Score the whole output of a system, with its markers."""
     line = answer_line(text)

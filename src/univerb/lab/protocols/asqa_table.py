@@ -19,6 +19,7 @@ from univerb.lab.protocols.asqa_answers import (
     WITHOUT,
     AnswerRunner,
     AnswerSystem,
+    AsqaAnswer,
     AsqaProtocol,
 )
 from univerb.lab.protocols.asqa_questions import read_questions
@@ -27,6 +28,7 @@ from univerb.lab.protocols.asqa_scoring import (
     Judges,
     SystemScores,
     difference,
+    leading_sentences,
     score_all,
 )
 from univerb.lab.protocols.experiment import Experiment
@@ -47,6 +49,8 @@ EXTRA = (
     Column("Cited sentences", "Cited sentences (%)", decimals=1),
     Column("Phrase share", "Phrase share (%)", decimals=1),
 )
+LEADING = AnswerSystem("leading sentences, cited", "none")
+"""A control that needs no LM: the first sentences of documents 1 and 2."""
 _PAPER_ROWS = {"ngrams": "w/ n-grams", "parsed": "w/ parsing", "none": "w/o phrases"}
 _FROZEN = (
     f"The LM is frozen, so `{WITHOUT.name}` is the text of the `{BARE.name}`, not that of a "
@@ -96,8 +100,12 @@ def asqa_table(
     runner = AnswerRunner(lm, settings, bare=bare, systems=systems, folder=experiment.folder)
     answers = runner.run(questions, partial(experiment.progress, "asqa: answer"))
     judges = Judges(nli, splitter_named(SPLITTER), reader)
+    answers[LEADING.name] = [
+        AsqaAnswer({LEADING.markers: leading_sentences(question, judges.split)}, 0.0)
+        for question in questions
+    ]
     progress = partial(experiment.progress, "asqa: score")
-    scores = score_all(questions, answers, systems, judges, progress)
+    scores = score_all(questions, answers, (*systems, LEADING), judges, progress)
     setup = Setup(
         model=short_name(lm.model.name_or_path) or lm.name,
         data="asqa" if ALCE_FILE in path.name else f"asqa, {path.name.split('.')[0]}",
@@ -122,13 +130,19 @@ def asqa_table(
 
 def _row(scores: SystemScores, setup: Setup, protocol: AsqaProtocol) -> SystemRow:
     system = scores.system
+    if system is LEADING:
+        paper_row = section = ""
+    elif system.is_bare:
+        paper_row, section = "TinyLlama", ""
+    else:
+        paper_row, section = _PAPER_ROWS[system.phrases], "Ours"
     # The run's model may have been trained, the bare LM was not.
     untrained = replace(setup, training="none") if setup.training != "none" else None
     return SystemRow(
         name=system.name,
         cells={name: TableCell(value) for name, value in scores.means(setup.seed).items()},
-        paper_row="TinyLlama" if system.is_bare else _PAPER_ROWS[system.phrases],
-        section="" if system.is_bare else "Ours",
+        paper_row=paper_row,
+        section=section,
         decoding="nucleus" if protocol.config.temperature else "greedy",
         setup=untrained if system.is_bare else None,
     )

@@ -22,7 +22,7 @@ from univerb.lab.protocols.hf_models import longest_input, short_name
 from univerb.lab.protocols.lm_scorer import Progress, TextScorer, check_texts
 from univerb.lab.protocols.result_cache import weights_hash
 from univerb.locations import DEFAULT_MODEL, locate
-from univerb.modeling.card import read_json_object
+from univerb.model_folder import read_json_object
 from univerb.modeling.default_model import ensure_default
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
