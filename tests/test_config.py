@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 from pydantic import ValidationError
 
@@ -26,6 +27,9 @@ def test_keywords_and_settings_have_the_same_names():
         ("temperature", -0.1),
         ("temperature", math.nan),
         ("temperature", "hot"),
+        ("temperature", True),
+        ("seed", numpy.float32(1.5)),
+        ("top_k", numpy.bool_(True)),
         ("top_p", 0.0),
         ("top_p", 1.5),
         ("top_k", -1),
@@ -42,11 +46,19 @@ def test_keywords_and_settings_have_the_same_names():
         ("stop", "text"),
         ("stop", [""]),
         ("ban", "text"),
+        ("stop", {"a", "b"}),
+        ("stop", 5),
     ],
 )
 def test_a_value_out_of_range_is_refused_and_named(name, value):
     with pytest.raises(OptionError, match=name):
         GenerationConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["seed", "temperature"])
+def test_a_number_that_python_cannot_even_write_is_refused(name):
+    with pytest.raises(OptionError, match=f"{name} is <int>; it must be a"):
+        GenerationConfig(**{name: 10**5000})
 
 
 def test_an_unknown_option_suggests_the_nearest():
@@ -57,6 +69,41 @@ def test_an_unknown_option_suggests_the_nearest():
 def test_verify_with_a_tolerance_is_a_contradiction():
     with pytest.raises(OptionError, match="verify"):
         GenerationConfig(mode="verify", tolerance=0.5)
+
+
+@pytest.mark.parametrize(
+    ("profile", "options"),
+    [
+        (Profile(mode="verify"), {"tolerance": 0.5}),
+        (Profile(mode="atomic"), {"tolerance": 0.5}),
+        (Profile(mode="unfold"), {"segment": True}),
+        (Profile(mode="verify"), {"segment": True}),
+    ],
+)
+def test_an_option_that_the_profiles_mode_has_no_use_for_is_not_dropped(profile, options):
+    (name,) = options
+    with pytest.raises(OptionError, match=f"{name}.*the model's mode is '{profile.mode}'"):
+        GenerationConfig(**options).resolved(profile)
+    resolved = GenerationConfig().resolved(profile)
+    assert resolved.resolved(profile) == resolved
+
+
+def test_numbers_of_python_and_numpy_are_the_same():
+    given = {"temperature": 2, "seed": numpy.int64(3), "top_k": numpy.uint8(4), "tolerance": 1}
+    config = GenerationConfig(top_p=numpy.float32(0.5), **given)
+    assert config == GenerationConfig(temperature=2.0, seed=3, top_k=4, tolerance=1.0, top_p=0.5)
+    assert {type(config.temperature), type(config.top_p), type(config.tolerance)} == {float}
+    assert type(config.seed) is int
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-45, 1e-38, 0.0009])
+def test_a_temperature_near_0_is_greedy(tiny):
+    assert GenerationConfig(temperature=tiny).temperature == 0.0
+    assert GenerationConfig(temperature=0.001).temperature == 0.001
+
+
+def test_none_is_as_good_as_not_given():
+    assert GenerationConfig(**dict.fromkeys(GenerationConfig.model_fields)) == GenerationConfig()
 
 
 def test_what_is_left_open_comes_from_the_profile():

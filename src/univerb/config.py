@@ -7,7 +7,16 @@ batch requests and the flags of the command line are all made from its fields.
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypedDict, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+import numpy
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from univerb.errors import OptionError, did_you_mean
 from univerb.vocabulary import DynamicVocabulary
@@ -28,15 +37,20 @@ _OPTIONS_OF_VERSION_1 = {
 
 
 def _as_tuple(texts: object) -> object:
-    if isinstance(texts, str):
-        raise ValueError("it takes a list of texts, not one text: stop=['\\n']")
-    return tuple(texts) if isinstance(texts, list) else texts
+    if not isinstance(texts, list | tuple):
+        raise ValueError("give a list of texts, such as ['\\n']")
+    return tuple(texts)
 
 
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     BeforeValidator(_as_tuple, json_schema_input_type=list[str]),
 ]
+
+
+def _greedy_if_tiny(temperature: float) -> float:
+    # Logits divided by less than this leave the range of float32; the best token wins anyway.
+    return temperature if temperature >= 0.001 else 0.0
 
 
 class Profile(BaseModel):
@@ -89,8 +103,10 @@ class GenerationConfig(Profile):
 
     max_tokens: int = Field(default=128, ge=1, le=1 << 20)
     """Budget in base tokens, whatever the units are."""
-    temperature: float = Field(default=0.0, ge=0.0, le=100.0)
-    """0 is greedy."""
+    temperature: Annotated[float, AfterValidator(_greedy_if_tiny)] = Field(
+        default=0.0, ge=0.0, le=100.0
+    )
+    """0 is greedy, and so is anything below 0.001."""
     top_p: float = Field(default=1.0, ge=1e-6, le=1.0)
     """Sample from the smallest set whose probability reaches this: of tokens and phrases in
     `atomic`, of tokens otherwise."""
@@ -130,26 +146,35 @@ class GenerationConfig(Profile):
             raise OptionError(f"{old} of univerb 0.1 is now {_OPTIONS_OF_VERSION_1[old]}.")
         check_names(options, type(self).model_fields, "there is no option {!r}.")
         # None is as good as not given: a flag that was not typed, a field that is null.
+        values = {
+            name: value.item() if isinstance(value, numpy.generic) else value
+            for name, value in options.items()
+            if value is not None
+        }
         try:
-            super().__init__(**{name: v for name, v in options.items() if v is not None})
+            super().__init__(**values)
         except ValidationError as error:
             raise OptionError(describe(error, type(self))) from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if "mode" not in self.model_fields_set:
-            return self
-        if self.segment and self.mode != "atomic":
-            raise ValueError(
-                f"segment feeds phrases as single vectors, but mode is {self.mode!r}. "
+        if "mode" in self.model_fields_set and (problem := self._meaningless(self.mode, "mode is")):
+            raise ValueError(problem)
+        return self
+
+    def _meaningless(self, mode: Mode, is_mode: str) -> str | None:
+        """Say which option that was set has no meaning in a mode."""
+        if self.segment and mode != "atomic":
+            return (
+                f"segment feeds phrases as single vectors, but {is_mode} {mode!r}. "
                 "Leave it out, or use mode 'atomic'"
             )
-        if self.mode == "verify" and self.tolerance and "tolerance" in self.model_fields_set:
-            raise ValueError(
-                f"mode 'verify' is tolerance 0, but tolerance is {self.tolerance}. "
+        if mode == "verify" and self.tolerance and "tolerance" in self.model_fields_set:
+            return (
+                f"tolerance is {self.tolerance}, but {is_mode} 'verify', which is tolerance 0. "
                 "Leave it out, or use mode 'unfold'"
             )
-        return self
+        return None
 
     def options(self) -> dict[str, Any]:
         """Return what was set, as keywords."""
@@ -172,6 +197,13 @@ class GenerationConfig(Profile):
         defaults = profile.model_dump(include=set(Profile.model_fields))
         values = {n: v for n, v in defaults.items() if n not in self.model_fields_set}
         mode = values.get("mode", self.mode)
+        if problem := self._meaningless(mode, "the model's mode is"):
+            raise OptionError(f"{problem}.")
+        if "mode" in values and mode == "atomic" and "tolerance" in self.model_fields_set:
+            raise OptionError(
+                f"tolerance is {self.tolerance}, but the model's mode is 'atomic', which has none. "
+                "Leave it out, or use mode 'unfold'."
+            )
         if mode == "verify":
             values["tolerance"] = 0.0
         if mode != "atomic" and values.get("tolerance", self.tolerance) == 0.0:
@@ -261,6 +293,14 @@ def check_names(names: Mapping[str, Any], allowed: Mapping[str, Any], message: s
             raise OptionError(f"{message.format(name[:80])} {did_you_mean(name[:80], allowed)}")
 
 
+def _shortened(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # of an object of the user's, or a number of more digits than Python writes
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """Say what is wrong with the first bad field: what was given and what is allowed.
 
@@ -277,7 +317,7 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
         return f"{first['ctx']['error']}."
     name = str(first["loc"][0])
     field, value = model.model_fields.get(name), first["input"]
-    shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
+    shown = _shortened(value)
     if first["type"] == "missing":
         return f"{prefix}{name} is missing. Add it."
     if first["type"] == "literal_error":

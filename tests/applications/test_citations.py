@@ -55,7 +55,7 @@ def rendered(*pieces: Piece | str, style: Style = "sentence", cite: Cite = "best
 
 # -- A citation -----------------------------------------------------------------------------------
 
-letters = st.text(alphabet="ab \n", min_size=1, max_size=8)
+letters = st.text(alphabet="abA \n", min_size=1, max_size=8)
 numbers = st.integers(-2, 10)
 
 
@@ -97,6 +97,12 @@ def test_a_citation_cannot_be_moved():
         dataclasses.replace(citation, start=1, end=6, answer="Every one")
     with pytest.raises(dataclasses.FrozenInstanceError):
         citation.start = 3
+
+
+@pytest.mark.parametrize("answer", ["every tenant", "EVERY TENANT", "Every\ttenant"])
+def test_a_copy_in_other_letters_is_no_copy(answer):
+    with pytest.raises(PhraseError, match="is not what passage 1"):
+        Citation(1, LAW, 0, 12, 0, 12, answer=answer)
 
 
 @pytest.mark.parametrize(
