@@ -27,7 +27,13 @@ from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding import loop
 from univerb.decoding.loop import generate
 from univerb.engines.torch.prefix_cache import PrefixCache
-from univerb.errors import CorruptCorpusError, DocumentError, ModelMissing, OptionError, UniverbError
+from univerb.errors import (
+    CorruptCorpusError,
+    DocumentError,
+    ModelMissing,
+    OptionError,
+    UniverbError,
+)
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document

@@ -10,7 +10,6 @@ from rich.text import Text
 from univerb.cli.console import (
     console,
     errors,
-    harmless,
     note_untrained,
     print_json,
     print_text,
@@ -134,7 +133,7 @@ def _show(result: "Answer") -> None:
         style = f"bold {_colour(run.marker)}" if run.marker else ""
         if run.citations and number:
             style = f"bold #10222b on {_colour(number)}"
-        text.append(harmless(run.text), style=style)
+        text.append(run.text, style=style)
     print_text(text, result.rendered)
     console.print()
     sources = {(c.marker, c.start, c.end): c for c in result.citations}
