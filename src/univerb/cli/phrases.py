@@ -12,7 +12,7 @@ from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import locate_prepared
 from univerb.cli.options import PHRASES, AsJson, SourceOptions
 from univerb.errors import ModelError, OptionError, first_line
-from univerb.locations import DEFAULT_MODEL
+from univerb.locations import DEFAULT_MODEL, without_hub
 from univerb.tokenizer import Tokenizer
 
 
@@ -72,7 +72,9 @@ def _tokenizer(model: str) -> Tokenizer:
             return Tokenizer.from_file(path)
         from transformers import AutoTokenizer
 
-        hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        hf = AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=without_hub()
+        )
         return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
     except Exception as error:  # the Rust reader raises bare Exceptions
         raise ModelError(

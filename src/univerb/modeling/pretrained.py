@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 from transformers.utils import logging
 
 from univerb.errors import ModelError, ModelMissing, OptionError, first_line
-from univerb.locations import is_offline
+from univerb.locations import without_hub
 from univerb.modeling.card import read_json_object
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,12 +54,11 @@ def load_pretrained(
     """
     source: dict[str, Any] = dict(
         pretrained_model_name_or_path=str(where),
-        local_files_only=is_offline() if offline is None else offline,
+        local_files_only=isinstance(where, Path) or without_hub(offline),
         trust_remote_code=False,
     )
     if isinstance(where, Path):
         refuse_unsafe(where)
-        source["local_files_only"] = True
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -93,6 +92,8 @@ def _load_weights(
         # Chosen here, or a config could name a kernel on the Hub.
         attn_implementation="sdpa" if model_class._supports_sdpa else "eager",
         output_loading_info=True,
+        # Where peft is installed, transformers looks for an adapter, and forgets what it was told.
+        adapter_kwargs={"local_files_only": source["local_files_only"]},
     )
     return model, sorted(report["missing_keys"])
 
