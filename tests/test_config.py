@@ -1,6 +1,7 @@
 """Every option has a range, a name that is checked, and one definition."""
 
 import math
+import re
 
 import numpy
 import pytest
@@ -82,7 +83,7 @@ def test_verify_with_a_tolerance_is_a_contradiction():
 )
 def test_an_option_that_the_profiles_mode_has_no_use_for_is_not_dropped(profile, options):
     (name,) = options
-    with pytest.raises(OptionError, match=f"{name}.*the model's mode is '{profile.mode}'"):
+    with pytest.raises(OptionError, match=f"{name}.*the model's profile says '{profile.mode}'"):
         GenerationConfig(**options).resolved(profile)
     resolved = GenerationConfig().resolved(profile)
     assert resolved.resolved(profile) == resolved
@@ -133,6 +134,16 @@ def test_a_profile_of_version_1_is_read():
 def test_an_option_of_version_1_answers_with_its_new_name(old):
     with pytest.raises(OptionError, match=f"{old} of univerb 0.1 is now"):
         GenerationConfig(**{old: 1})
+
+
+def test_limits_are_written_as_people_write_them():
+    for options, extent in (
+        ({"max_tokens": 0}, "between 1 and 1,048,576"),
+        ({"top_p": 2.0}, "between 0.000001 and 1."),
+        ({"phrase_bias": 1e9}, "between -1,000 and 1,000"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(extent)):
+            GenerationConfig(**options)
 
 
 def test_a_limit_that_is_not_reached_is_said_to_be_so():

@@ -48,9 +48,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     for name in [*os.environ]:
-        if name.startswith(("UNIVERB_", "HF_", "HUGGINGFACE_", "XDG_", "TRANSFORMERS_")):
-            monkeypatch.delenv(name)
-        elif name.lower().endswith("_proxy"):
+        ours = ("UNIVERB_", "HF_", "HUGGINGFACE_", "XDG_", "TRANSFORMERS_")
+        if name.startswith(ours) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)

@@ -197,11 +197,12 @@ class GenerationConfig(Profile):
         defaults = profile.model_dump(include=set(Profile.model_fields))
         values = {n: v for n, v in defaults.items() if n not in self.model_fields_set}
         mode = values.get("mode", self.mode)
-        if problem := self._meaningless(mode, "the model's mode is"):
+        if problem := self._meaningless(mode, "the model's profile says"):
             raise OptionError(f"{problem}.")
         if "mode" in values and mode == "atomic" and "tolerance" in self.model_fields_set:
             raise OptionError(
-                f"tolerance is {self.tolerance}, but the model's mode is 'atomic', which has none. "
+                f"tolerance is {self.tolerance}, but the model's profile says 'atomic', which has "
+                "none. "
                 "Leave it out, or use mode 'unfold'."
             )
         if mode == "verify":
@@ -301,6 +302,20 @@ def _shortened(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
+def _number(limit: float) -> str:
+    """Write a limit as people do: 1,048,576 and 0.000001, never 1.04858e+06."""
+    text = f"{limit:,f}".rstrip("0").rstrip(".")
+    return f"{limit:,}" if isinstance(limit, int) else text
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say where the first problem with a file's content is, and what it is."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    reason = first.get("ctx", {}).get("error") or first["msg"]
+    return f"{where}: {reason}" if where else str(reason)
+
+
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """Say what is wrong with the first bad field: what was given and what is allowed.
 
@@ -325,14 +340,11 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     limits = {type(m).__name__: m for m in field.metadata} if field else {}
     if "Ge" in limits:
         is_whole = field and int in (field.annotation, *get_args(field.annotation))
-        low, high = limits["Ge"].ge, limits.get("Le")
-        below = limits.get("Lt")
-        style = "," if is_whole else ",g"
-        extent = f"of at least {low:{style}}"
-        if high:
-            extent = f"between {low:{style}} and {high.le:{style}}"
-        elif below:
-            extent += f" and below {below.lt:{style}}"
+        extent = f"of at least {_number(limits['Ge'].ge)}"
+        if "Le" in limits:
+            extent = f"between {_number(limits['Ge'].ge)} and {_number(limits['Le'].le)}"
+        elif "Lt" in limits:
+            extent += f" and below {_number(limits['Lt'].lt)}"
         kind = "whole number" if is_whole else "number"
         return f"{prefix}{name} is {shown}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]

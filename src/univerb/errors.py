@@ -19,6 +19,9 @@ Each message says what was given, what is allowed and what to do next.
 """
 
 import difflib
+import json
+import shlex
+import sys
 from collections.abc import Iterable
 
 
@@ -83,10 +86,24 @@ class MissingExtra(UniverbError, ImportError):
         self.package, self.extra = package, extra
 
     def __str__(self) -> str:
-        return (
-            f"{self.package!r} is not installed. "
-            f"Install it with: pip install 'univerb[{self.extra}]'"
-        )
+        extra = f"univerb[{self.extra}]"
+        return f"{self.package!r} is not installed. It is in {extra}: {_install(self.extra)}"
+
+
+def _install(extra: str) -> str:
+    """Return the command that adds an extra to univerb as it is installed here."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("univerb").read_text("direct_url.json") or "{}")
+        folder = url2pathname(urlsplit(origin["url"]).path)
+        how = ["-e"] if origin["dir_info"].get("editable") else []
+    except (PackageNotFoundError, ValueError, KeyError, AttributeError):  # not from a folder
+        return f"pip install 'univerb[{extra}]'"
+    # The Python that runs: a checkout's environment need not be the active one.
+    return shlex.join([sys.executable, "-m", "pip", "install", *how, f"{folder}[{extra}]"])
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

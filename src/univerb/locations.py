@@ -6,7 +6,6 @@ import socket
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from univerb.errors import ModelMissing
 
@@ -36,6 +35,8 @@ def without_hub(offline: bool | None = None) -> bool:
 
 def _reaches_hub() -> bool:
     """Try one connection: transformers would try for half a minute, file by file."""
+    from urllib.request import getproxies
+
     if getproxies().keys() & {"http", "https", "all"}:
         return True  # only the proxy knows
     try:

@@ -14,6 +14,8 @@ from typing import NamedTuple, Self
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
+from univerb.errors import PromptError
+
 # A byte token of SentencePiece vocabularies, for characters that have no token.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -125,6 +127,13 @@ class Tokenizer:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._rust.decode(ids, skip_special_tokens=False))
+
+
+def check_text(text: object, what: str) -> None:
+    """Refuse what cannot be tokenized; `what` is its name in the PromptError."""
+    is_text = isinstance(text, str)
+    if not is_text or str(text).encode(errors="replace").decode() != text:
+        raise PromptError(f"the {what} {str(text)[:40]!r} is not valid text (UTF-8). Correct it.")
 
 
 class TextStream:

@@ -577,7 +577,7 @@ def test_a_partial_output_of_something_else_is_refused(tmp_path, model):
     assert partial.read_bytes() == kept
     assert run_batch(other, output, common, local_workers(), restart=True).resumed == 0
     assert len(answers(output)) == 8
-    with pytest.raises(OptionError, match="exists.*--restart"):
+    with pytest.raises(OptionError, match="exists.*restart=True"):
         run_batch(other, output, common, Recording(0))
     run_batch(source, output, common, local_workers(), restart=True)
     assert len(answers(output)) == 7

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def test_help_names_users_verbs_first_and_every_verb_has_its_own(run):
     assert set(tools) == {"reproduce", "speed", "phrases", "judge", "compare", "harness"}
     for words in [[verb] for verb in verbs] + [["lab", tool] for tool in tools]:
         assert f"univerb {' '.join(words)} " in run(*words, "-h").out
+
+
+def test_a_command_that_is_suggested_can_be_pasted(run, tmp_path):
+    missing = tmp_path / "my corpus; rm it"
+    *_, command = run("inspect", missing).err.partition("Build one with: ")
+    assert shlex.split(command) == ["univerb", "index", "DOCS", "-o", str(missing)]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.retrieval.base import Retriever
+from univerb.tokenizer import check_text
 
 Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""
@@ -121,6 +122,7 @@ def answer(
     Returns:
         The answer. Only what its source has letter by letter is cited.
     """
+    check_text(question, "question")
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
     if shots not in (0, 1):

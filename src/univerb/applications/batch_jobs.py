@@ -127,7 +127,7 @@ def run_batch(
     partial = output.with_name(f"{output.name}.partial")
     if output.exists() and not partial.exists() and not restart:
         raise OptionError(
-            f"{str(output)!r} exists. Name another output, or add --restart to replace it."
+            f"{str(output)!r} exists. Name another output, or replace it with restart=True."
         )
     with _writing(output):
         rows = JsonLines(partial, header, restart=restart)

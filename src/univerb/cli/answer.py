@@ -21,6 +21,7 @@ from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, OUTPUT, AsJson, ModelFlags
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError, PromptError
+from univerb.tokenizer import check_text
 
 if TYPE_CHECKING:
     from univerb.applications.answer import Answer
@@ -89,6 +90,7 @@ def answer(
     """Answer a question from documents; what is copied from them is cited."""
     show_warnings()
     # Checked and read before the model is loaded: a wrong input should not cost the wait.
+    check_text(question, "question")
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
     if html and (html.is_dir() or not html.parent.is_dir()):

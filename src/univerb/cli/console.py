@@ -43,11 +43,12 @@ errors = HarmlessConsole(stderr=True, highlight=False, soft_wrap=True)
 
 def piece_text(piece: "Piece", number: int) -> Text:
     """Render a piece: a phrase in one of two colours by turns, so that neighbours stay apart."""
+    shown = whole_characters(piece.text)
     if not piece.is_phrase:
-        return Text(piece.text)
-    space = len(piece.text) - len(piece.text.lstrip())
-    text = Text(piece.text[:space])
-    return text.append(piece.text[space:], style=_PHRASE_STYLES[number % 2])
+        return Text(shown)
+    space = len(shown) - len(shown.lstrip())
+    text = Text(shown[:space])
+    return text.append(shown[space:], style=_PHRASE_STYLES[number % 2])
 
 
 def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
@@ -59,12 +60,17 @@ def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
     return text
 
 
+def whole_characters(text: str) -> str:
+    """Return a text without the rest of a character that the budget has cut off at its end."""
+    return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
 def print_text(shown: Text, text: str) -> None:
     """Print a text in colour on a terminal, and as it is elsewhere: rich would replace tabs."""
     if console.is_terminal:
         console.print(shown)
     else:
-        print(text)
+        print(whole_characters(text))
 
 
 def stats_line(stats: "Stats") -> str:

@@ -1,5 +1,6 @@
 """`univerb train`: a phrase encoder from a YAML file, with a progress bar."""
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,6 +125,6 @@ def _show_result(result: "TrainingResult", folder: Path) -> None:
     console.print(f"[bold]{escape(str(folder))}[/]: {result.reason} at step {result.step:,}{best}")
     if result.reason == "interrupted":
         console.print("[dim]run the same command again to resume[/]")
-    export = escape(str(result.export))
-    console.print(f"the encoder is in [bold]{export}[/]")
-    console.print(f"[dim]use it:[/] univerb generate PROMPT --docs FILE --model {export}")
+    console.print(f"the encoder is in [bold]{escape(str(result.export))}[/]")
+    command = f"univerb generate PROMPT --docs FILE --model {shlex.quote(str(result.export))}"
+    console.print(f"[dim]use it:[/] {escape(command)}")

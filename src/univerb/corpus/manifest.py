@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -119,7 +120,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         state = "holds no finished corpus" if folder.is_dir() else "does not exist"
         raise CorpusError(
-            f"{str(folder)!r} {state}. Build one with: univerb index DOCS -o {folder}"
+            f"{str(folder)!r} {state}. Build one with: "
+            f"univerb index DOCS -o {shlex.quote(str(folder))}"
         )
     fields = _read_fields(path)
     version = fields.get("format")

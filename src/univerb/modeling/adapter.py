@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from univerb.config import Lora
+from univerb.config import Lora, first_problem
 from univerb.errors import CheckpointError, MissingExtra, OptionError, first_line
 from univerb.files import atomic_path, atomic_write
-from univerb.modeling.card import first_problem, read_json_object, writing_to
+from univerb.modeling.card import read_json_object, writing_to
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from univerb._version import __version__
-from univerb.config import EncoderConfig, Profile
+from univerb.config import EncoderConfig, Profile, first_problem
 from univerb.errors import CheckpointError
 from univerb.locations import packaged_encoder
 
@@ -110,12 +110,6 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the field and the message of the first problem."""
-    problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 @contextmanager
