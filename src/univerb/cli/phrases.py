@@ -59,13 +59,12 @@ def phrases(
 
 def _tokenizer(model: str) -> Tokenizer:
     """Read a model's tokenizer, without torch if it is on this machine."""
-    import json
+    from univerb.modeling.card import CARD, read_card
 
-    card = Path(model) / "univerb.json"
-    if card.is_file():
-        # The folder of an encoder, which names its backbone.
-        model = str(json.loads(card.read_text(encoding="utf-8"))["backbone"]["name"])
     folder = locate_prepared(model)
+    if (Path(folder) / CARD).is_file():
+        # The folder of an encoder, which names its backbone.
+        folder = locate_prepared(read_card(Path(folder)).backbone.name)
     path = Path(folder) / "tokenizer.json"
     try:
         if path.is_file():

@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from univerb.cli.console import console, errors, escape, show_warnings
 from univerb.cli.progress import format_size
+from univerb.threads import thread_count
 from univerb.training.callback import Callback
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def train(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(thread_count(threads))
     # The frozen regime works on states that are cached in the machine's memory.
     processes = Processes.from_environment(on_cpu=settings.regime == "frozen")
     try:

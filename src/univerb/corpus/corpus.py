@@ -18,7 +18,7 @@ from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import ListedDocument, Shard, totals
 from univerb.corpus.vectors import StoredVectors, VectorRows
 from univerb.documents.chunks import Chunk
-from univerb.errors import CorpusError, OptionError
+from univerb.errors import CorpusError, OptionError, shown
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
 from univerb.retrieval.base import Hit, Index
@@ -43,7 +43,11 @@ def open_corpus(folder: str | Path) -> "Corpus":
         CorpusError: If there is none, or one of a newer version.
         CorruptCorpusError: If its files are damaged.
     """
-    path = Path(folder).expanduser()
+    try:
+        path = Path(folder).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError, TypeError) as error:  # no home, too long, no path
+        raise CorpusError(f"there is no corpus {shown(folder)}. Give its folder.") from error
     return Corpus(path, read_manifest(path))
 
 

@@ -21,7 +21,7 @@ from univerb.documents.formats import (
     read_text,
     repaired,
 )
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, shown
 from univerb.phrase import Document
 
 _STDIN = "-"
@@ -62,7 +62,7 @@ def read_documents(*paths: str | os.PathLike[str]) -> list[Document]:
     """
     if not paths:
         raise DocumentError("no path was given. Name a file or a folder, or '-' for stdin.")
-    files = [file for path in paths for file in _files(os.fspath(path))]
+    files = [file for path in paths for file in _files(_decoded(path))]
     texts: list[str] = []
     names: list[str] = []
     for file, name in zip(files, _file_names(files), strict=True):
@@ -70,6 +70,13 @@ def read_documents(*paths: str | os.PathLike[str]) -> list[Document]:
             texts.append(text)
             names.append(f"{name}#{label}" if label else name)
     return [Document(text, name) for text, name in zip(texts, _numbered(names), strict=True)]
+
+
+def _decoded(path: str | bytes | os.PathLike[str]) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise DocumentError(f"{shown(path)} is no path. Name a file or a folder.") from None
 
 
 def _files(path: str) -> list[_File]:

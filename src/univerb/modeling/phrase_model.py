@@ -214,7 +214,7 @@ class PhraseModel(ABC):
         Ids, because as text the template's special tokens would be added twice. Without a system
         message, the template's default holds.
         """
-        for text in (message, system or ""):
+        for text in (message, "" if system is None else system):
             check_text(text, "message")
         if not self.hf_tokenizer.chat_template:
             raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 from transformers.utils import logging
 
-from univerb.errors import ModelError, ModelMissing, OptionError, first_line
+from univerb.errors import ModelError, ModelMissing, OptionError, first_line, shown
 from univerb.locations import without_hub
 from univerb.modeling.card import read_json_object
 
@@ -23,8 +23,8 @@ ChooseClass = Callable[[PretrainedConfig], Any]
 
 def dtype_named(name: str, option: str = "dtype") -> torch.dtype:
     """Return the dtype of a name, or raise an OptionError that names the option."""
-    if name not in DTYPES:
-        raise OptionError(f"{option} is {name!r}. Allowed: {', '.join(DTYPES)}.")
+    if not isinstance(name, str) or name not in DTYPES:
+        raise OptionError(f"{option} is {shown(name)}. Allowed: {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 
