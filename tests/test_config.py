@@ -1,7 +1,9 @@
 """Every option has a range, a name that is checked, and one definition."""
 
 import math
+import re
 
+import numpy
 import pytest
 from pydantic import ValidationError
 
@@ -26,6 +28,9 @@ def test_keywords_and_settings_have_the_same_names():
         ("temperature", -0.1),
         ("temperature", math.nan),
         ("temperature", "hot"),
+        ("temperature", True),
+        ("seed", numpy.float32(1.5)),
+        ("top_k", numpy.bool_(True)),
         ("top_p", 0.0),
         ("top_p", 1.5),
         ("top_k", -1),
@@ -42,11 +47,19 @@ def test_keywords_and_settings_have_the_same_names():
         ("stop", "text"),
         ("stop", [""]),
         ("ban", "text"),
+        ("stop", {"a", "b"}),
+        ("stop", 5),
     ],
 )
 def test_a_value_out_of_range_is_refused_and_named(name, value):
     with pytest.raises(OptionError, match=name):
         GenerationConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["seed", "temperature"])
+def test_a_number_that_python_cannot_even_write_is_refused(name):
+    with pytest.raises(OptionError, match=f"{name} is <int>; it must be a"):
+        GenerationConfig(**{name: 10**5000})
 
 
 def test_an_unknown_option_suggests_the_nearest():
@@ -57,6 +70,41 @@ def test_an_unknown_option_suggests_the_nearest():
 def test_verify_with_a_tolerance_is_a_contradiction():
     with pytest.raises(OptionError, match="verify"):
         GenerationConfig(mode="verify", tolerance=0.5)
+
+
+@pytest.mark.parametrize(
+    ("profile", "options"),
+    [
+        (Profile(mode="verify"), {"tolerance": 0.5}),
+        (Profile(mode="atomic"), {"tolerance": 0.5}),
+        (Profile(mode="unfold"), {"segment": True}),
+        (Profile(mode="verify"), {"segment": True}),
+    ],
+)
+def test_an_option_that_the_profiles_mode_has_no_use_for_is_not_dropped(profile, options):
+    (name,) = options
+    with pytest.raises(OptionError, match=f"{name}.*the model's profile says '{profile.mode}'"):
+        GenerationConfig(**options).resolved(profile)
+    resolved = GenerationConfig().resolved(profile)
+    assert resolved.resolved(profile) == resolved
+
+
+def test_numbers_of_python_and_numpy_are_the_same():
+    given = {"temperature": 2, "seed": numpy.int64(3), "top_k": numpy.uint8(4), "tolerance": 1}
+    config = GenerationConfig(top_p=numpy.float32(0.5), **given)
+    assert config == GenerationConfig(temperature=2.0, seed=3, top_k=4, tolerance=1.0, top_p=0.5)
+    assert {type(config.temperature), type(config.top_p), type(config.tolerance)} == {float}
+    assert type(config.seed) is int
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-45, 1e-38, 0.0009])
+def test_a_temperature_near_0_is_greedy(tiny):
+    assert GenerationConfig(temperature=tiny).temperature == 0.0
+    assert GenerationConfig(temperature=0.001).temperature == 0.001
+
+
+def test_none_is_as_good_as_not_given():
+    assert GenerationConfig(**dict.fromkeys(GenerationConfig.model_fields)) == GenerationConfig()
 
 
 def test_what_is_left_open_comes_from_the_profile():
@@ -86,6 +134,16 @@ def test_a_profile_of_version_1_is_read():
 def test_an_option_of_version_1_answers_with_its_new_name(old):
     with pytest.raises(OptionError, match=f"{old} of univerb 0.1 is now"):
         GenerationConfig(**{old: 1})
+
+
+def test_limits_are_written_as_people_write_them():
+    for options, extent in (
+        ({"max_tokens": 0}, "between 1 and 1,048,576"),
+        ({"top_p": 2.0}, "between 0.000001 and 1."),
+        ({"phrase_bias": 1e9}, "between -1,000 and 1,000"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(extent)):
+            GenerationConfig(**options)
 
 
 def test_a_limit_that_is_not_reached_is_said_to_be_so():

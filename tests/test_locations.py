@@ -2,8 +2,12 @@
 
 import importlib.metadata
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 import univerb
 from univerb import locations
 from univerb.errors import ModelError, ModelMissing
+from univerb.loading import load
 from univerb.locations import (
     DEFAULT_MODEL,
     cache_directory,
@@ -43,7 +48,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     for name in [*os.environ]:
-        if name.startswith(("UNIVERB_", "HF_", "HUGGINGFACE_", "XDG_", "TRANSFORMERS_")):
+        ours = ("UNIVERB_", "HF_", "HUGGINGFACE_", "XDG_", "TRANSFORMERS_")
+        if name.startswith(ours) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)
@@ -235,7 +241,20 @@ class TestFolders:
         assert heavy == "[]"
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A Hub on the loopback that takes connections until it is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        yield server
+
+
+LOOPBACK = pytest.mark.allow_hosts(["127.0.0.1"])
+
+
 class TestHubIds:
+    @LOOPBACK
+    @pytest.mark.usefixtures("hub")
     @pytest.mark.parametrize("name", ["gpt2", "some-org/some-model"])
     def test_online_a_name_that_is_no_folder_is_a_hub_id(self, name: str) -> None:
         assert locate(name, offline=False) == name
@@ -248,6 +267,46 @@ class TestHubIds:
         assert repr(name) in str(caught.value)
         assert "univerb setup" in str(caught.value)
 
+    @LOOPBACK
+    def test_a_hub_that_refuses_is_asked_once(
+        self, hub: socket.socket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub.close()
+        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it was tried again"))
+        with pytest.raises(ModelMissing, match=r"'gpt2'.*127\.0\.0\.1.*cannot be reached"):
+            load("gpt2")
+        with pytest.raises(ModelMissing, match="univerb setup"):
+            locate("gpt2", offline=False)
+
+    def test_without_a_network_a_hub_id_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for endpoint in ("http://127.0.0.1:9", "no address", "http://[", "http://a:b"):
+            monkeypatch.setenv("HF_ENDPOINT", endpoint)
+            with pytest.raises(ModelMissing, match="cannot be reached"):
+                locate("gpt2")
+
+    def test_a_proxy_may_reach_what_this_machine_cannot(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+        assert locate("gpt2") == "gpt2"
+
+    def test_without_a_network_the_hubs_cache_is_loaded_at_once(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_folder: Path
+    ) -> None:
+        # Read when the Hub's package was imported.
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the Hub was asked"))
+        cached = tmp_path / "models--some-org--tiny"
+        shutil.copytree(tiny_folder, cached / "snapshots" / "a1")
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text("a1")
+        assert load("some-org/tiny").static_size == load(str(tiny_folder)).static_size
+
+    @LOOPBACK
+    @pytest.mark.usefixtures("hub")
     def test_the_argument_counts_more_than_the_environment(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -7,9 +7,18 @@ batch requests and the flags of the command line are all made from its fields.
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypedDict, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+import numpy
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from univerb.errors import OptionError, did_you_mean
+from univerb.errors import OptionError, did_you_mean, shown
 from univerb.vocabulary import DynamicVocabulary
 
 MAX_PHRASES = 100_000
@@ -31,15 +40,20 @@ _OPTIONS_OF_VERSION_1 = {
 
 
 def _as_tuple(texts: object) -> object:
-    if isinstance(texts, str):
-        raise ValueError("it takes a list of texts, not one text: stop=['\\n']")
-    return tuple(texts) if isinstance(texts, list) else texts
+    if not isinstance(texts, list | tuple):
+        raise ValueError("give a list of texts, such as ['\\n']")
+    return tuple(texts)
 
 
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     BeforeValidator(_as_tuple, json_schema_input_type=list[str]),
 ]
+
+
+def _greedy_if_tiny(temperature: float) -> float:
+    # Logits divided by less than this leave the range of float32; the best token wins anyway.
+    return temperature if temperature >= 0.001 else 0.0
 
 
 class Profile(BaseModel):
@@ -92,8 +106,10 @@ class GenerationConfig(Profile):
 
     max_tokens: int = Field(default=128, ge=1, le=1 << 20)
     """Budget in base tokens, whatever the units are."""
-    temperature: float = Field(default=0.0, ge=0.0, le=100.0)
-    """0 is greedy."""
+    temperature: Annotated[float, AfterValidator(_greedy_if_tiny)] = Field(
+        default=0.0, ge=0.0, le=100.0
+    )
+    """0 is greedy, and so is anything below 0.001."""
     top_p: float = Field(default=1.0, ge=1e-6, le=1.0)
     """Sample from the smallest set whose probability reaches this: of tokens and phrases in
     `atomic`, of tokens otherwise."""
@@ -137,26 +153,35 @@ class GenerationConfig(Profile):
             raise OptionError(f"{old} of univerb 0.1 is now {_OPTIONS_OF_VERSION_1[old]}.")
         check_names(options, type(self).model_fields, "there is no option {!r}.")
         # None is as good as not given: a flag that was not typed, a field that is null.
+        values = {
+            name: value.item() if isinstance(value, numpy.generic) else value
+            for name, value in options.items()
+            if value is not None
+        }
         try:
-            super().__init__(**{name: v for name, v in options.items() if v is not None})
+            super().__init__(**values)
         except ValidationError as error:
             raise OptionError(describe(error, type(self))) from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if "mode" not in self.model_fields_set:
-            return self
-        if self.segment and self.mode != "atomic":
-            raise ValueError(
-                f"segment feeds phrases as single vectors, but mode is {self.mode!r}. "
+        if "mode" in self.model_fields_set and (problem := self._meaningless(self.mode, "mode is")):
+            raise ValueError(problem)
+        return self
+
+    def _meaningless(self, mode: Mode, is_mode: str) -> str | None:
+        """Say which option that was set has no meaning in a mode."""
+        if self.segment and mode != "atomic":
+            return (
+                f"segment feeds phrases as single vectors, but {is_mode} {mode!r}. "
                 "Leave it out, or use mode 'atomic'"
             )
-        if self.mode == "verify" and self.tolerance and "tolerance" in self.model_fields_set:
-            raise ValueError(
-                f"mode 'verify' is tolerance 0, but tolerance is {self.tolerance}. "
+        if mode == "verify" and self.tolerance and "tolerance" in self.model_fields_set:
+            return (
+                f"tolerance is {self.tolerance}, but {is_mode} 'verify', which is tolerance 0. "
                 "Leave it out, or use mode 'unfold'"
             )
-        return self
+        return None
 
     def options(self) -> dict[str, Any]:
         """Return what was set, as keywords."""
@@ -179,6 +204,14 @@ class GenerationConfig(Profile):
         defaults = profile.model_dump(include=set(Profile.model_fields))
         values = {n: v for n, v in defaults.items() if n not in self.model_fields_set}
         mode = values.get("mode", self.mode)
+        if problem := self._meaningless(mode, "the model's profile says"):
+            raise OptionError(f"{problem}.")
+        if "mode" in values and mode == "atomic" and "tolerance" in self.model_fields_set:
+            raise OptionError(
+                f"tolerance is {self.tolerance}, but the model's profile says 'atomic', which has "
+                "none. "
+                "Leave it out, or use mode 'unfold'."
+            )
         if mode == "verify":
             values["tolerance"] = 0.0
         if mode != "atomic" and values.get("tolerance", self.tolerance) == 0.0:
@@ -270,6 +303,20 @@ def check_names(names: Mapping[str, Any], allowed: Mapping[str, Any], message: s
             raise OptionError(f"{message.format(name[:80])} {did_you_mean(name[:80], allowed)}")
 
 
+def _number(limit: float) -> str:
+    """Write a limit as people do: 1,048,576 and 0.000001, never 1.04858e+06."""
+    text = f"{limit:,f}".rstrip("0").rstrip(".")
+    return f"{limit:,}" if isinstance(limit, int) else text
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say where the first problem with a file's content is, and what it is."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    reason = first.get("ctx", {}).get("error") or first["msg"]
+    return f"{where}: {reason}" if where else str(reason)
+
+
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """Say what is wrong with the first bad field: what was given and what is allowed.
 
@@ -285,24 +332,20 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     if not first["loc"]:
         return f"{first['ctx']['error']}."
     name = str(first["loc"][0])
-    field, value = model.model_fields.get(name), first["input"]
-    shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
+    field, given = model.model_fields.get(name), shown(first["input"])
     if first["type"] == "missing":
         return f"{prefix}{name} is missing. Add it."
     if first["type"] == "literal_error":
-        return f"{prefix}{name} is {shown}. Allowed: {first['ctx']['expected']}."
+        return f"{prefix}{name} is {given}. Allowed: {first['ctx']['expected']}."
     limits = {type(m).__name__: m for m in field.metadata} if field else {}
     if "Ge" in limits:
         is_whole = field and int in (field.annotation, *get_args(field.annotation))
-        low, high = limits["Ge"].ge, limits.get("Le")
-        below = limits.get("Lt")
-        style = "," if is_whole else ",g"
-        extent = f"of at least {low:{style}}"
-        if high:
-            extent = f"between {low:{style}} and {high.le:{style}}"
-        elif below:
-            extent += f" and below {below.lt:{style}}"
+        extent = f"of at least {_number(limits['Ge'].ge)}"
+        if "Le" in limits:
+            extent = f"between {_number(limits['Ge'].ge)} and {_number(limits['Le'].le)}"
+        elif "Lt" in limits:
+            extent += f" and below {_number(limits['Lt'].lt)}"
         kind = "whole number" if is_whole else "number"
-        return f"{prefix}{name} is {shown}; it must be a {kind} {extent}."
+        return f"{prefix}{name} is {given}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]
-    return f"{prefix}{name} is {shown}: {reason}."
+    return f"{prefix}{name} is {given}: {reason}."

@@ -19,6 +19,9 @@ Each message says what was given, what is allowed and what to do next.
 """
 
 import difflib
+import json
+import shlex
+import sys
 from collections.abc import Iterable
 
 
@@ -83,16 +86,39 @@ class MissingExtra(UniverbError, ImportError):
         self.package, self.extra = package, extra
 
     def __str__(self) -> str:
-        return (
-            f"{self.package!r} is not installed. "
-            f"Install it with: pip install 'univerb[{self.extra}]'"
-        )
+        extra = f"univerb[{self.extra}]"
+        return f"{self.package!r} is not installed. It is in {extra}: {_install(self.extra)}"
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+def _install(extra: str) -> str:
+    """Return the command that adds an extra to univerb as it is installed here."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("univerb").read_text("direct_url.json") or "{}")
+        folder = url2pathname(urlsplit(origin["url"]).path)
+        how = ["-e"] if origin["dir_info"].get("editable") else []
+    except (PackageNotFoundError, ValueError, KeyError, AttributeError):  # not from a folder
+        return f"pip install 'univerb[{extra}]'"
+    # The Python that runs: a checkout's environment need not be the active one.
+    return shlex.join([sys.executable, "-m", "pip", "install", *how, f"{folder}[{extra}]"])
+
+
+def shown(value: object) -> str:
+    """Return what was given as a message may show it: whatever it is, and not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # of an object of the user's, or a number of more digits than Python writes
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, and all of them."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Allowed: {', '.join(names)}."
 

@@ -1,8 +1,9 @@
 """`univerb.load`: a model by name, in one line; a missing one is noticed before torch loads."""
 
+import os
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
-from univerb.errors import OptionError, did_you_mean
+from univerb.errors import OptionError, did_you_mean, shown
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.threads import thread_count
 
@@ -73,8 +74,9 @@ def load(
     Raises:
         OptionError: If there is no such engine, or it has no such option.
     """
-    if engine not in ENGINES:
-        raise OptionError(f"there is no engine {engine!r}. {did_you_mean(engine, ENGINES)}")
+    if not isinstance(engine, str) or engine not in ENGINES:
+        raise OptionError(f"there is no engine {shown(engine)}. {did_you_mean(engine, ENGINES)}")
+    name = os.fspath(name) if isinstance(name, os.PathLike) else name
     count = None if threads is None else thread_count(threads)
     if engine == "llamacpp":
         if backbone or adapter or device != "cpu" or dtype != "float32":
@@ -87,7 +89,7 @@ def load(
         return LlamaCppLM.from_pretrained(name, gguf=gguf, threads=count, offline=offline)
     if gguf is not None:
         raise OptionError(f"gguf is {gguf!r}, which torch does not read. Add engine='llamacpp'.")
-    locate(backbone or name, offline)
+    locate(name if backbone is None else backbone, offline)
     import torch
 
     from univerb.modeling.dynamic import DynamicLM

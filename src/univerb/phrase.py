@@ -4,11 +4,14 @@ A phrase is a tuple of the LM's own token ids (its key) and the text they spell.
 source spans, so that whatever a model writes with it can be traced.
 """
 
-import math
+import sys
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Self
 
-from univerb.errors import DocumentError, PhraseError
+from univerb.errors import DocumentError, PhraseError, shown
+
+_MOST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,11 @@ class Document:
     name: str = "text"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not isinstance(self.name, str):
+            raise DocumentError(
+                f"a document is a text and a name, not {shown(self.text)} and {shown(self.name)}. "
+                "Read files with univerb.read_documents(...)."
+            )
         if not self.text.strip():
             raise DocumentError(
                 f"document {self.name!r} is empty. Leave it out, or check how it was read."
@@ -51,13 +59,14 @@ class Phrase:
     """Added to the phrase's logit; 0 is neutral."""
 
     def __post_init__(self) -> None:
-        if not self.ids:
+        if not isinstance(self.ids, tuple) or not self.ids:
             raise PhraseError(
-                f"phrase {self.text!r} has no tokens. A phrase needs at least one; drop it."
+                f"phrase {self.text!r} has no tokens: {shown(self.ids)}. A phrase needs a tuple of "
+                "at least one; drop it."
             )
-        if not math.isfinite(self.weight):
+        if not isinstance(self.weight, Real) or not -_MOST <= self.weight <= _MOST:
             raise PhraseError(
-                f"phrase {self.text!r} has the weight {self.weight}. Give a finite number."
+                f"phrase {self.text!r} has the weight {shown(self.weight)}. Give a finite number."
             )
 
     def __eq__(self, other: object) -> bool:

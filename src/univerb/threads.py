@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from univerb.errors import OptionError
+from univerb.errors import OptionError, shown
 
 
 def processors() -> frozenset[int]:
@@ -18,9 +18,10 @@ def thread_count(requested: int | None = None) -> int:
     cpus = processors()
     if requested is None:
         return len({_core(cpu) for cpu in cpus})
-    if not 1 <= requested <= len(cpus):
+    if type(requested) is not int or not 1 <= requested <= len(cpus):
         raise OptionError(
-            f"threads is {requested}. Allowed: 1 to {len(cpus)}, the processors of this process."
+            f"threads is {shown(requested)}. Allowed: 1 to {len(cpus)}, the processors of this "
+            "process."
         )
     return requested
 

@@ -14,6 +14,8 @@ from typing import NamedTuple, Self
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
+from univerb.errors import PromptError, shown
+
 # A byte token of SentencePiece vocabularies, for characters that have no token.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -132,6 +134,12 @@ class Tokenizer:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._rust.decode(ids, skip_special_tokens=False))
+
+
+def check_text(text: object, what: str) -> None:
+    """Refuse what cannot be tokenized; `what` is its name in the PromptError."""
+    if not isinstance(text, str) or text.encode(errors="replace").decode() != text:
+        raise PromptError(f"the {what} {shown(text)} is not valid text (UTF-8). Correct it.")
 
 
 class TextStream:

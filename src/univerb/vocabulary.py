@@ -7,11 +7,12 @@ it, so ids that were generated earlier stay valid.
 import threading
 from array import array
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy
 
-from univerb.errors import VocabularyError
+from univerb.errors import VocabularyError, shown
 from univerb.phrase import Phrase
 
 
@@ -71,7 +72,7 @@ class DynamicVocabulary:
         Returns:
             The id of each phrase, in order.
         """
-        added = list(phrases)
+        added = list(phrases) if isinstance(phrases, Iterable) else [phrases]
         for phrase in added:
             self._check(phrase)
         with self._lock:
@@ -92,7 +93,8 @@ class DynamicVocabulary:
             VocabularyError: If an id belongs to no phrase.
         """
         with self._lock:
-            indices = [self._position(phrase_id) for phrase_id in ids]
+            each = ids if isinstance(ids, Iterable) else [ids]
+            indices = [self._position(phrase_id) for phrase_id in each]
             self.version += any(self._active[index] for index in indices)
             for index in indices:
                 self._active[index] = False
@@ -160,7 +162,11 @@ class DynamicVocabulary:
     def __contains__(self, phrase: Phrase) -> bool:
         return self.find(phrase.ids) is not None
 
-    def _check(self, phrase: Phrase) -> None:
+    def _check(self, phrase: object) -> None:
+        if not isinstance(phrase, Phrase):
+            raise VocabularyError(
+                f"{shown(phrase)} is no phrase. Make phrases with lm.vocabulary([...])."
+            )
         if max(phrase.ids) >= self.static_size or min(phrase.ids) < 0:
             raise VocabularyError(
                 f"phrase {phrase.text!r} has ids {phrase.ids}, but |V| is {self.static_size}. "
@@ -197,10 +203,10 @@ class DynamicVocabulary:
         return self.static_size + index
 
     def _position(self, phrase_id: int) -> int:
-        index = phrase_id - self.static_size
+        index = phrase_id - self.static_size if isinstance(phrase_id, Integral) else -1
         if not 0 <= index < len(self._phrases):
             raise VocabularyError(
-                f"{phrase_id} is no phrase id. Phrase ids run from {self.static_size} "
+                f"{shown(phrase_id)} is no phrase id. Phrase ids run from {self.static_size} "
                 f"to {self.static_size + len(self._phrases) - 1}; ids below are the LM's tokens."
             )
         return index

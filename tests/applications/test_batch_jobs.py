@@ -16,11 +16,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_llama, make_tokenizer, saved
+from univerb.applications import batch_jobs, corpus_profile
 from univerb.applications.batch_jobs import BatchSettings, Group, run_batch
 from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
+from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
+from univerb.corpus import open_corpus
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import CorpusSettings
+from univerb.decoding import loop
 from univerb.decoding.loop import generate
-from univerb.errors import DocumentError, ModelMissing, OptionError, UniverbError
+from univerb.engines.torch.prefix_cache import PrefixCache
+from univerb.errors import (
+    CorruptCorpusError,
+    DocumentError,
+    ModelMissing,
+    OptionError,
+    UniverbError,
+)
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
@@ -222,6 +235,9 @@ def test_a_chat_has_a_user_and_may_have_a_system(run, lm):
         ({"max_tokens": True}, ["body.max_tokens"]),
         ({"temperature": -0.1}, ["body.temperature is -0.1"]),
         ({"temperature": float("nan")}, ["temperature"]),
+        ({"temperature": True}, ["body.temperature is True"]),
+        ({"temperature": 10**400}, ["body.temperature is 1000"]),
+        ({"seed": int("9" * 400)}, ["body.seed is 9999", "whole number between 0 and"]),
         ({"top_p": 1e999}, ["top_p"]),
         ({"seed": -1}, ["body.seed is -1"]),
         ({"mode": "unfolded"}, ["body.mode", "'unfold'"]),
@@ -339,6 +355,130 @@ def test_whatever_the_lines_are_each_gets_one_answer(run, lines):
     assert len({one["id"] for one in found}) == len(found)
 
 
+@pytest.mark.parametrize("tiny", [1e-45, 1e-38, 5e-324, 1e-4])
+@pytest.mark.parametrize("mode", ["unfold", "atomic", "verify"])
+def test_a_temperature_near_0_is_greedy(run, tiny, mode):
+    same = {"documents": [TEXT], "mode": mode, "max_tokens": 12}
+    greedy, other = run(request("a", **same), request("b", temperature=tiny, **same))
+    assert text(greedy) == text(other)
+
+
+SECRET = "the disk of tenant 7 has sector 0x7f damaged"
+
+
+@pytest.fixture
+def fails(monkeypatch) -> None:
+    """Let decoding fail wherever the prompt `guilty` takes part."""
+    decode = loop.batch
+
+    def failing(lm: DynamicLM, prompts: list[list[int]], *rest: Any, **options: Any) -> Any:
+        if any(lm.tokenizer.decode(ids) == "guilty" for ids in prompts):
+            raise RuntimeError(SECRET)
+        return decode(lm, prompts, *rest, **options)
+
+    monkeypatch.setattr(loop, "batch", failing)
+
+
+def failed(answer: dict[str, Any]) -> None:
+    assert answer["response"]["status_code"] == 500
+    error = answer["response"]["body"]["error"]
+    assert error["type"] == "server_error" and SECRET not in json.dumps(answer)
+
+
+@pytest.mark.usefixtures("fails")
+def test_a_request_that_fails_within_its_group_hurts_no_other(tmp_path, model, lm, caplog):
+    prompts = [*PROMPTS, "guilty", *PROMPTS]
+    lines = [request(str(n), prompt=prompt, max_tokens=9) for n, prompt in enumerate(prompts)]
+    source, output = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    common = BatchSettings(model=str(model), batch_size=4)
+    assert run_batch(source, output, common, local_workers()) == (13, 1, 0, 1)
+    found = answers(output)
+    failed(found.pop(6))
+    read = [lm.tokenizer.encode_prompt(prompt) for prompt in PROMPTS]
+    alone = [generate(lm, ids, max_tokens=9).text for ids in read]
+    assert [text(one) for one in found] == alone * 2
+    assert "'6'" in caplog.text and SECRET in caplog.text
+    again = tmp_path / "again.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(source, again, common, Recording(2))
+    assert run_batch(source, again, common, local_workers()).resumed == 8
+    assert again.read_bytes() == output.read_bytes()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OverflowError, MemoryError, RecursionError])
+def test_whatever_fails_while_a_request_is_prepared_is_its_own_error(run, monkeypatch, error):
+    read = batch_jobs.parse
+
+    def parse(line: Any, name: str) -> Any:
+        if line.custom_id == "guilty":
+            raise error(SECRET)
+        return read(line, name)
+
+    monkeypatch.setattr(batch_jobs, "parse", parse)
+    first, guilty, last = run(request("first"), request("guilty"), request("last"))
+    assert text(first) == text(last)
+    failed(guilty)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CorruptCorpusError])
+def test_what_is_no_fault_of_a_request_ends_the_job(run, monkeypatch, error):
+    def ends(*_: Any, **__: Any) -> None:
+        raise error("not the request's")
+
+    monkeypatch.setattr(loop, "batch", ends)
+    with pytest.raises(error):
+        run(request("a"), request("b"))
+
+
+def test_the_profile_of_a_corpus_is_read_once(tmp_path, model, lm, monkeypatch):
+    corpus = tmp_path / "c.uv"
+    build_corpus(corpus, [Document(TEXT, "lease.txt")], lm, CorpusSettings(sizes=(2, 8)))
+    chosen = CorpusProfile(encoder=lm.fingerprint(), phrase_bias=900.0 / 9, tolerance=1.0)
+    write_profile(open_corpus(corpus), chosen)
+    reads, read = [], corpus_profile.read_profile
+    monkeypatch.setattr(corpus_profile, "read_profile", lambda c: reads.append(c) or read(c))
+    source = write(tmp_path / "in.jsonl", [request(str(n), max_tokens=9) for n in range(6)])
+    settings = BatchSettings(model=str(model), batch_size=2, corpus=str(corpus))
+    run_batch(source, tmp_path / "out.jsonl", settings, local_workers())
+    assert len(reads) == 1
+    shares = [body(a)["univerb"]["stats"]["phrase_share"] for a in answers(tmp_path / "out.jsonl")]
+    assert shares == [1.0] * 6, "it was not used"
+
+
+def test_answers_are_on_the_disk_before_they_are_reported(tmp_path, model, monkeypatch):
+    source, output = write(tmp_path / "in.jsonl", mixed()), tmp_path / "out.jsonl"
+    partial, synced, sync = tmp_path / "out.jsonl.partial", [0], os.fsync
+
+    def record(descriptor: int) -> None:
+        sync(descriptor)
+        if partial.exists() and os.path.sameopenfile(descriptor, opened.fileno()):
+            synced.append(os.fstat(descriptor).st_size)
+
+    def report(done: int, total: int) -> None:
+        reported.append((done, partial.stat().st_size, synced[-1]))
+
+    reported: list[tuple[int, int, int]] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(source, output, BatchSettings(model=str(model), batch_size=4), Recording(1))
+    monkeypatch.setattr(os, "fsync", record)
+    with partial.open("rb") as opened:
+        common = BatchSettings(model=str(model), batch_size=4)
+        run_batch(source, output, common, local_workers(), progress=report)
+    assert [done for done, _, _ in reported] == [4, 8, 12, 16]
+    assert all(size == on_disk for _, size, on_disk in reported[1:])
+
+
+def test_no_answer_depends_on_what_was_read_for_another(run, monkeypatch):
+    def look(*_: Any) -> None:
+        raise AssertionError("a request took from another's cache")
+
+    monkeypatch.setattr(PrefixCache, "find", look)
+    # With options of their own each is decoded alone, where a cache would serve.
+    lines = [request(str(n), prompt=TEXT, documents=[TEXT], max_tokens=n) for n in (1, 2, 3)]
+    for answer in run(*lines):
+        body(answer)
+
+
 def test_lines_are_counted_as_they_are_in_the_file():
     data = "\ufeff".encode() + b'{"custom_id": "a"}\r\n\n\xff\xfe\n{"custom_id": "\xe2\x80\xa8"}'
     lines = read_lines(data, "in.jsonl")
@@ -378,7 +518,7 @@ def test_the_texts_do_not_depend_on_the_batch_size(tmp_path, model):
     for size in (1, 3, 16):
         output = tmp_path / f"{size}.jsonl"
         common = BatchSettings(model=str(model), batch_size=size)
-        assert run_batch(source, output, common, local_workers()) == (16, 4, 0)
+        assert run_batch(source, output, common, local_workers()) == (16, 4, 0, 0)
         found = answers(output)
         made.append([text(one) for one in found if one["response"]["status_code"] == 200])
     assert made[0] == made[1] == made[2]
@@ -437,7 +577,7 @@ def test_a_partial_output_of_something_else_is_refused(tmp_path, model):
     assert partial.read_bytes() == kept
     assert run_batch(other, output, common, local_workers(), restart=True).resumed == 0
     assert len(answers(output)) == 8
-    with pytest.raises(OptionError, match="exists.*--restart"):
+    with pytest.raises(OptionError, match="exists.*restart=True"):
         run_batch(other, output, common, Recording(0))
     run_batch(source, output, common, local_workers(), restart=True)
     assert len(answers(output)) == 7
@@ -467,7 +607,8 @@ def test_ray_writes_the_same_bytes(tmp_path, model):
     script = """
         import sys
         from pathlib import Path
-        from univerb.applications.batch_jobs import BatchSettings, run_batch
+        from univerb.applications import batch_jobs, corpus_profile
+from univerb.applications.batch_jobs import BatchSettings, run_batch
         from univerb.parallel import make_workers
         source, output, model = sys.argv[1:]
         import ray

@@ -108,6 +108,12 @@ def test_a_citation_cannot_be_moved():
         citation.start = 3
 
 
+@pytest.mark.parametrize("answer", ["every tenant", "EVERY TENANT", "Every\ttenant"])
+def test_a_copy_in_other_letters_is_no_copy(answer):
+    with pytest.raises(PhraseError, match="is not what passage 1"):
+        Citation(1, LAW, 0, 12, 0, 12, answer=answer)
+
+
 @pytest.mark.parametrize(
     ("marker", "start", "end", "first", "last"),
     [(0, 0, 5, 0, 5), (1, 0, 5, 0, 99), (1, 0, 0, 0, 0), (1, -5, 0, -5, 0), (1, 0, 99, 0, 5)],

@@ -85,6 +85,7 @@ def test_a_job_from_start_to_end(run, tmp_path: Path, requests: Path, tiny_folde
         (["--workers", "0"], "--workers is 0"),
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--temperature", "-1"], "temperature is -1"),
+        (["-o", "/"], "is a folder"),
         (["--model", "/no/such/model"], "no folder"),
     ],
 )

@@ -2,13 +2,14 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from commands import ONLY_PHRASES, checked, spawn, start
+from commands import ONLY_PHRASES, checked, refused, spawn, start
 from conftest import TEXT
 from univerb import __version__
 
@@ -39,6 +40,29 @@ def test_help_names_users_verbs_first_and_every_verb_has_its_own(run):
     assert set(tools) == {"reproduce", "speed", "phrases", "judge", "compare", "harness"}
     for words in [[verb] for verb in verbs] + [["lab", tool] for tool in tools]:
         assert f"univerb {' '.join(words)} " in run(*words, "-h").out
+
+
+def test_a_command_that_is_suggested_can_be_pasted(run, tmp_path):
+    missing = tmp_path / "my corpus; rm it"
+    *_, command = run("inspect", missing).err.partition("Build one with: ")
+    assert shlex.split(command) == ["univerb", "index", "DOCS", "-o", str(missing)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lab", "compare", "x", "--html", "n" * 300],
+        ["answer", "x", "--docs", "y", "--html", "n" * 300],
+        ["batch", "n" * 300, "-o", "y"],
+        ["index", "x", "-o", "n" * 300],
+        ["inspect", "n" * 300],
+        ["train", "n" * 300],
+        ["phrases", "x", "--model", "n" * 300],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:20],
+)
+def test_a_path_that_no_disk_can_have_is_one_clear_line(run, arguments):
+    refused(run(*arguments))
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,14 @@ def test_wrong_input_is_refused_before_the_model_is_loaded(
     assert word in ran.err.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize("more", [[], ["--json"], ["--html", "page.html"]], ids=str)
+def test_bytes_that_are_no_text_are_refused(ask, model, lease_file, more, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    typed = b"When \xff shall the tenant pay?".decode(errors="surrogateescape")
+    ran = ask(typed, "--docs", lease_file, "--model", model, *more)
+    assert (ran.code, ran.out) == (1, "") and "UTF-8" in ran.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("wrong", [["--style", "x"], ["--cite", "x"], ["--phrases", "x"]])
 def test_wrong_choices_are_refused(ask, no_model, lease_file, wrong):
     ran = ask(QUESTION, "--docs", lease_file, *wrong)

@@ -1,5 +1,7 @@
 """`univerb phrases`, as a user types it."""
 
+import shutil
+
 import pytest
 
 from commands import refused
@@ -71,6 +73,13 @@ def test_a_mistake_of_phrases_ends_with_one_clear_line(
     monkeypatch.chdir(tmp_path)
     tiny = [] if "--model" in arguments else ["--model", str(tiny_folder)]
     refused(run("phrases", *arguments, *tiny), *words)
+
+
+@pytest.mark.parametrize("card", ["", "[]", "{}", '{"backbone": 5}', "\udcff"])
+def test_a_damaged_card_is_one_clear_line(run, tiny_encoder, lease_file, tmp_path, card):
+    folder = shutil.copytree(tiny_encoder, tmp_path / "damaged")
+    (folder / "univerb.json").write_text(card, errors="surrogateescape")
+    refused(run("phrases", lease_file, "--model", folder), "univerb.json", "damaged")
 
 
 def test_a_damaged_tokenizer_is_a_mistake_of_the_model(run, tiny_folder, lease_file, tmp_path):

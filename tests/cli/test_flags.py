@@ -79,5 +79,10 @@ def test_messages_name_flags_where_they_name_options():
     message = "lower max_tokens, or keep its end with truncate='left'; mode is 'x', a mode of old"
     expected = "lower --max-tokens, or keep its end with --truncate; --mode is 'x', a mode of old"
     assert flags_named(message, flags) == flags_named(expected, flags) == expected
+    restart = {"restart": "--restart", "gguf": "--gguf"}
+    message = "'a' exists. Replace it with restart=True, or name it: gguf='FILE'. Do restart."
+    expected = "'a' exists. Replace it with --restart, or name it: --gguf='FILE'. Do restart."
+    assert flags_named(message, restart) == expected
+    assert flags_named("Or lower max_tokens.", flags) == "Or lower --max-tokens."
     path = "'docs/max_tokens.txt' does not exist. Check max_tokens.txt."
     assert flags_named(path, flags) == path

@@ -40,6 +40,27 @@ def test_filters_keep_what_transformers_keeps(logits, temperature, top_p, top_k,
     assert make_sampler(config).is_greedy == make_torch(config).is_greedy
 
 
+@given(
+    logits=st.lists(
+        st.floats(width=32, allow_nan=False, allow_infinity=False)
+        | st.sampled_from([3.4e38, -3.4e38, 1e36, -numpy.inf]),
+        min_size=3,
+        max_size=9,
+    ),
+    temperature=st.floats(0.0, 100.0) | st.sampled_from([1e-45, 1e-38, 0.001, 100.0]),
+    top_p=st.floats(1e-6, 1.0),
+    top_k=st.sampled_from([0, 1, 5, 1 << 30]),
+    penalty=st.floats(0.01, 100.0),
+)
+@pytest.mark.parametrize("make", [make_sampler, make_torch], ids=["numpy", "torch"])
+def test_any_allowed_options_pick_from_any_logits(make, logits, **options):
+    options["repetition_penalty"] = options.pop("penalty")
+    sampler = make(GenerationConfig(**options))
+    filtered = sampler.filtered(numpy.array(logits, dtype=numpy.float32), [0, 1])
+    assert not numpy.isnan(filtered).any()
+    assert filtered[sampler.pick(filtered)] > -numpy.inf or numpy.isneginf(filtered).all()
+
+
 def test_draws_follow_the_distribution_and_the_seed():
     logits = numpy.log(numpy.array([0.5, 0.3, 0.2, 1e-30], dtype=numpy.float32))
     logits[3] = -numpy.inf

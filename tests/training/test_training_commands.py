@@ -53,12 +53,13 @@ def test_the_strategies_of_the_paper_run(run, world, name):
 def test_another_model_with_its_own_tokenizer_becomes_the_encoder(run, world, regime):
     name = f"foreign-{regime}"
     path = write_config(world, name, regime=regime, encoder_from="foreign", run={"steps": 1})
-    ran = run("train", path, "--out", f"run-{name}")
+    ran = run("train", path, "--out", f"run {name}")
     assert ran.code == 0, ran.err
-    lm = DynamicLM.from_pretrained(str(world / f"run-{name}" / "encoder"))
+    assert f"--model 'run {name}/encoder'\n" in ran.out
+    lm = DynamicLM.from_pretrained(str(world / f"run {name}" / "encoder"))
     assert lm.encoder.tokenizer is not None
     assert lm.encoder.body.config.hidden_size == 16
-    assert generates(run, world, world / f"run-{name}" / "encoder")
+    assert generates(run, world, world / f"run {name}" / "encoder")
 
 
 @pytest.mark.parametrize("regime", ["frozen", "full"])
@@ -97,6 +98,7 @@ def test_a_dry_run_of_every_config_that_ships(run, world, path):
 
 BAD = {
     "unknown key": ({"run": {"step": 3}}, r"run\.step.*given: 3"),
+    "gap": ({"samples": {"gap": [3, 1]}}, r"bad\.yaml': samples\.gap is \(3, 1\); give"),
     "missing file": ({"data": {"documents": ["nowhere.txt"]}}, r"nowhere\.txt"),
     "empty folder": ({"data": {"documents": ["empty"]}}, "empty"),
     "short text": ({"data": {"documents": ["short.txt"]}}, "Give more text"),

@@ -100,7 +100,7 @@ def adapt(
     passages = passages_of(measured, lm.tokenizer, limit=limit, per_document=PASSAGES_PER_DOCUMENT)
     if not passages:
         raise DocumentError(
-            "the held-out text has no passage of more than 33 tokens. Give more: --held-out FILE."
+            "the held-out text has no passage of more than 33 tokens. Give more as held_out."
         )
     calibration = None
     if corpus.has_vectors:
@@ -138,7 +138,7 @@ def split_held_out(documents: Sequence[Document]) -> tuple[list[Document], list[
         return indexed, [documents[i] for i in sorted(chosen)]
     cuts = [(document, _last_tenth(document)) for document in documents]
     if not any(cut for _, cut in cuts):
-        raise DocumentError("there is too little text to hold some out. Give --held-out FILE.")
+        raise DocumentError("there is too little text to hold some out. Give some as held_out.")
     return (
         [Document(d.text[: cut or None], d.name) for d, cut in cuts],
         [Document(d.text[cut:], f"{d.name}#held-out") for d, cut in cuts if cut],
@@ -156,7 +156,7 @@ def _check_not_indexed(folder: str | Path, held_out: Sequence[Document]) -> None
         if document.name in names or digest(document.text) in digests:
             raise DocumentError(
                 f"{document.name!r} is in {str(path)!r} already, so nothing would be held out. "
-                "Give other text with --held-out, or a new folder."
+                "Give other text as held_out, or a new folder."
             )
 
 

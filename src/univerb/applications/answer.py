@@ -23,11 +23,12 @@ from univerb.config import GenerationConfig, GenerationOptions
 from univerb.decoding.loop import generate
 from univerb.decoding.results import Generation
 from univerb.documents.chunks import Chunk, chunked
-from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean
+from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean, shown
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.retrieval.base import Retriever
+from univerb.tokenizer import check_text
 
 Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""
@@ -121,10 +122,13 @@ def answer(
     Returns:
         The answer. Only what its source has letter by letter is cited.
     """
+    check_text(question, "question")
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
-    if shots not in (0, 1):
-        raise OptionError(f"shots is {shots}; give 0, or 1 for a solved example.")
+    if not isinstance(shots, int) or shots not in (0, 1):
+        raise OptionError(f"shots is {shown(shots)}; give 0, or 1 for a solved example.")
+    if not isinstance(chat, bool | None):
+        raise OptionError(f"chat is {shown(chat)}; give True, False, or None for the model's way.")
     check_choices(style, cite)
     phrase_source = source or _source(phrases)
     is_chat = has_chat(lm) if chat is None else chat
@@ -175,10 +179,10 @@ def find_passages(
     Up to `k` short documents are the passages as they are; others are cut into chunks and searched
     with BM25. It is a DocumentError if there are none, two have one name, or nothing fits.
     """
-    if k < 1:
-        raise OptionError(f"k is {k}; show the LM at least 1 passage.")
+    if not isinstance(k, int) or k < 1:
+        raise OptionError(f"k is {shown(k)}; show the LM at least 1 passage.")
     # Told apart by what they can do: a corpus may be a sequence of documents, too.
-    if not isinstance(documents, Sequence) or hasattr(documents, "search"):
+    if hasattr(documents, "search"):
         return _searched(documents, question, k)
     _check_documents(documents)
     if len(documents) <= k and all(len(d.text.split()) <= _WHOLE_WORDS for d in documents):
@@ -202,9 +206,10 @@ def _searched(retriever: Retriever, question: str, k: int) -> tuple[Chunk, ...]:
 
 
 def _check_documents(documents: Sequence[Document]) -> None:
-    if not documents or not all(isinstance(document, Document) for document in documents):
+    is_list = isinstance(documents, Sequence) and len(documents) > 0
+    if not is_list or not all(isinstance(document, Document) for document in documents):
         raise DocumentError(
-            f"documents is {str(documents)[:40]!r}; give documents, or something with a search() "
+            f"documents is {shown(documents)}; give documents, or something with a search() "
             "method. Read files with univerb.read_documents(...)."
         )
     name, count = Counter(document.name for document in documents).most_common(1)[0]
@@ -224,4 +229,4 @@ def _source(phrases: Phrases) -> PhraseSource | None:
         from univerb.phrases.parsed import parsed_chunks
 
         return parsed_chunks()
-    raise OptionError(f"phrases is {phrases!r}. {did_you_mean(str(phrases), get_args(Phrases))}")
+    raise OptionError(f"phrases is {shown(phrases)}. {did_you_mean(phrases, get_args(Phrases))}")

@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ from univerb.applications.batch_requests import (
     read_lines,
     refusal,
 )
-from univerb.applications.corpus_profile import calibrated, read_profile
+from univerb.applications.corpus_profile import profile_options, read_profile
 from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
-from univerb.errors import CorpusError, OptionError, PromptError, UniverbError
+from univerb.errors import CorpusError, OptionError, PromptError, UniverbError, first_line
 from univerb.files import JsonLines
 from univerb.locations import DEFAULT_MODEL
 from univerb.parallel import Workers
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
     from univerb.vocabulary import DynamicVocabulary
 
+_log = logging.getLogger(__name__)
 _MOST = 1024
 _MOST_BYTES = 512 << 20
 _PASSAGES = 32
@@ -92,6 +95,8 @@ class Summary(NamedTuple):
     """How many lines are answered with an error."""
     resumed: int
     """How many were there already from an earlier run."""
+    failed: int
+    """How many of the errors are no fault of the line; the log says more."""
 
 
 def run_batch(
@@ -112,6 +117,8 @@ def run_batch(
     report = progress or (lambda done, total: None)
     if source.resolve() == output.resolve():
         raise OptionError(f"{str(output)!r} is the input too. Write the answers elsewhere.")
+    if output.is_dir():
+        raise OptionError(f"{str(output)!r} is a folder. Name a file for the answers.")
     data = _read(source)
     lines = read_lines(data, str(source))
     header = {
@@ -122,7 +129,7 @@ def run_batch(
     partial = output.with_name(f"{output.name}.partial")
     if output.exists() and not partial.exists() and not restart:
         raise OptionError(
-            f"{str(output)!r} exists. Name another output, or add --restart to replace it."
+            f"{str(output)!r} exists. Name another output, or replace it with restart=True."
         )
     with _writing(output):
         rows = JsonLines(partial, header, restart=restart)
@@ -137,10 +144,10 @@ def run_batch(
                 rows.append(*answers)
             done += len(answers)
             report(done, len(lines))
-        refused = sum(row["response"]["status_code"] != 200 for row in rows)
+        statuses = Counter(row["response"]["status_code"] for row in rows)
         with _writing(output):
             rows.publish(output)
-    return Summary(len(lines), refused, resumed)
+    return Summary(len(lines), len(lines) - statuses[200], resumed, statuses[500])
 
 
 def _finished(rows: JsonLines, lines: Sequence[Line], batch_size: int) -> int:
@@ -204,8 +211,6 @@ def answer_group(group: Group) -> list[dict[str, Any]]:
 
 def _answer(group: Group) -> list[dict[str, Any]]:
     """Answer some lines, those with equal options together."""
-    from univerb.decoding.loop import batch
-
     settings = group.settings
     # What goes wrong here is no fault of a line: it ends the job.
     lm = _load(settings.model, settings.device, settings.dtype)
@@ -215,22 +220,49 @@ def _answer(group: Group) -> list[dict[str, Any]]:
     for line in group.lines:
         try:
             request = _prepare(settings, lm, line, shared)
+            alike.setdefault(frozenset(request.decoding.options().items()), []).append(request)
         except CorpusError:
             raise  # the corpus is broken, whatever the line
-        except UniverbError as error:
-            answers[line.number] = refusal(line, error)
-        else:
-            alike.setdefault(frozenset(request.decoding.options().items()), []).append(request)
+        except Exception as error:
+            answers[line.number] = _failure(line, error)
     for requests in alike.values():
-        # What other requests had in common with these must not show, not even in the last bit.
-        options = requests[0].decoding.options() | {"prefix_cache": False}
-        prompts = [request.prompt for request in requests]
-        vocabularies = [request.phrases.vocabulary for request in requests]
-        results = batch(lm, prompts, vocabularies, **options)
-        for request, result in zip(requests, results, strict=True):
-            line, notes = request.line, request.phrases.notes
-            answers[line.number] = answer(line, request.body, result, settings.model, notes)
+        answers |= _decode(settings, lm, requests)
     return [answers[line.number] for line in group.lines]
+
+
+def _decode(
+    settings: BatchSettings, lm: "DynamicLM", requests: Sequence[_Request]
+) -> dict[int, dict[str, Any]]:
+    """Answer requests with equal options together or, if that fails, one by one."""
+    from univerb.decoding.loop import batch
+
+    # What other requests had in common with these must not show, not even in the last bit.
+    options = requests[0].decoding.options() | {"prefix_cache": False}
+    prompts = [request.prompt for request in requests]
+    vocabularies = [request.phrases.vocabulary for request in requests]
+    try:
+        results = batch(lm, prompts, vocabularies, **options)
+        return {
+            one.line.number: answer(one.line, one.body, result, settings.model, one.phrases.notes)
+            for one, result in zip(requests, results, strict=True)
+        }
+    except CorpusError:
+        raise
+    except Exception as error:
+        if len(requests) == 1:
+            return {requests[0].line.number: _failure(requests[0].line, error)}
+    # One of them is to blame, and the others shall not notice.
+    return {n: row for one in requests for n, row in _decode(settings, lm, [one]).items()}
+
+
+def _failure(line: Line, error: Exception) -> dict[str, Any]:
+    """Return the row for a line that cannot be answered; what is no fault of it is logged."""
+    if not isinstance(error, UniverbError):
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        # Quoted: a terminal may show the log.
+        _log.error("line %d (%r) cannot be answered: %r", line.number, line.custom_id, reason)
+        _log.debug("where it failed:", exc_info=error)
+    return refusal(line, error)
 
 
 def _prepare(
@@ -240,6 +272,7 @@ def _prepare(
 
     body, options = parse(line, settings.model)
     decoding = settings.decoding.replaced(options.options())
+    mode = decoding.resolved(lm.profile).mode
     asked = _chat(lm, body) if isinstance(body, ChatBody) else body.prompt
     prompt = prompt_ids(lm, asked, decoding)
     if items := body.items():
@@ -250,7 +283,7 @@ def _prepare(
         query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
         text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
-        decoding = calibrated(decoding, shared, lm)
+        decoding = decoding.filled(_calibration(settings, mode))
     return _Request(line, body, prompt, decoding, phrases)
 
 
@@ -286,6 +319,14 @@ def _shared(settings: BatchSettings) -> "_Phrases | Corpus":
     if not settings.docs:
         return _Phrases(None, ())
     return _collect(settings, tuple(read_documents(*settings.docs)))
+
+
+@lru_cache(maxsize=8)
+def _calibration(settings: BatchSettings, mode: str) -> dict[str, Any]:
+    """Return what calibration chose for the corpus, read once in each process."""
+    lm, corpus = _load(settings.model, settings.device, settings.dtype), _shared(settings)
+    assert not isinstance(corpus, _Phrases)
+    return profile_options(corpus, lm.fingerprint(), mode)
 
 
 @lru_cache(maxsize=8)

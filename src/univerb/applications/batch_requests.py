@@ -271,10 +271,15 @@ def answer(
     return _row(line, 200, content)
 
 
-def refusal(line: Line, error: UniverbError) -> dict[str, Any]:
-    """Write the answer to a line that cannot be answered."""
-    details = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
-    return _row(line, 400, {"error": details})
+def refusal(line: Line, error: Exception) -> dict[str, Any]:
+    """Return the row of the output for a line that cannot be answered."""
+    status, kind, message = 400, "invalid_request_error", str(error)
+    if not isinstance(error, UniverbError):
+        # What went wrong inside is not for whoever asked.
+        status, kind = 500, "server_error"
+        message = "this request could not be answered. The log of the job says why."
+    details = {"message": message, "type": kind, "param": None, "code": None}
+    return _row(line, status, {"error": details})
 
 
 def _row(line: Line, status: int, body: dict[str, Any]) -> dict[str, Any]:

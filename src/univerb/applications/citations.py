@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from univerb.decoding.results import Generation
 from univerb.documents.chunks import Chunk
 from univerb.documents.sentences import split_sentences
-from univerb.errors import OptionError, PhraseError, did_you_mean
+from univerb.errors import OptionError, PhraseError, did_you_mean, shown
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.ngrams import PhraseSource
 from univerb.tokenizer import Tokenizer
@@ -215,8 +215,8 @@ def cited_text(
 def check_choices(style: str, cite: str) -> None:
     """Refuse a style or a choice of passages that does not exist."""
     for name, value, kind in (("style", style, Style), ("cite", cite, Cite)):
-        if value not in get_args(kind):
-            raise OptionError(f"{name} is {value!r}. {did_you_mean(str(value), get_args(kind))}")
+        if not isinstance(value, str) or value not in get_args(kind):
+            raise OptionError(f"{name} is {shown(value)}. {did_you_mean(value, get_args(kind))}")
 
 
 class _Sentence(NamedTuple):

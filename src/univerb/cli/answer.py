@@ -10,7 +10,6 @@ from rich.text import Text
 from univerb.cli.console import (
     console,
     errors,
-    harmless,
     note_missing_terms,
     note_untrained,
     print_json,
@@ -23,6 +22,7 @@ from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, OUTPUT, AsJson, ModelFlags
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError, PromptError
+from univerb.tokenizer import check_text
 
 if TYPE_CHECKING:
     from univerb.applications.answer import Answer
@@ -91,6 +91,7 @@ def answer(
     """Answer a question from documents; what is copied from them is cited."""
     show_warnings()
     # Checked and read before the model is loaded: a wrong input should not cost the wait.
+    check_text(question, "question")
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
     if html and (html.is_dir() or not html.parent.is_dir()):
@@ -136,7 +137,7 @@ def _show(result: "Answer") -> None:
         style = f"bold {_colour(run.marker)}" if run.marker else ""
         if run.citations and number:
             style = f"bold #10222b on {_colour(number)}"
-        text.append(harmless(run.text), style=style)
+        text.append(run.text, style=style)
     print_text(text, result.rendered)
     console.print()
     sources = {(c.marker, c.start, c.end): c for c in result.citations}

@@ -1,11 +1,13 @@
 """`univerb`: the verbs put together, and errors turned into one clear line."""
 
+import io
 import sys
 
 import typer
+from typer import rich_utils
 
 from univerb._version import __version__
-from univerb.cli.console import errors, escape
+from univerb.cli.console import HarmlessConsole, errors, escape
 from univerb.cli.lab import lab
 from univerb.cli.verbs import add_renamed, add_verbs
 from univerb.errors import UniverbError
@@ -65,6 +67,12 @@ def _root(
 
 def main() -> None:
     """Run the command line; a univerb error ends it with one line and exit code 1."""
+    # Errors of usage name what was typed, which may be a file's name.
+    rich_utils.Console = HarmlessConsole  # type: ignore[attr-defined]
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal or a pipe cannot encode must not end the command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except UniverbError as error:
@@ -77,3 +85,8 @@ def main() -> None:
         # The reader (head, less) has gone; nothing is left to say.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # A disk, or a path that nothing above has foreseen.
+        problem = f"{error.filename!r}: {error.strerror or error}. Correct that, or name another."
+        errors.print(f"[bold red]error:[/] {escape(problem)}")
+        sys.exit(1)

@@ -87,8 +87,9 @@ def batch(
         summary = run_batch(
             source, output, settings, workers, restart=work.restart, progress=progress
         )
+    failed = f" ({summary.failed} of them failed, see above)" if summary.failed else ""
     errors.print(
-        f"{summary.requests} requests, {summary.refused} refused, {summary.resumed} from an "
-        f"earlier run: {str(output)!r}",
+        f"{summary.requests} requests, {summary.refused} refused{failed}, {summary.resumed} from "
+        f"an earlier run: {str(output)!r}",
         markup=False,
     )

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape as escape  # for every verb
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,23 +17,33 @@ if TYPE_CHECKING:
     from univerb.decoding.results import Generation, Piece, Stats
     from univerb.modeling.phrase_model import PhraseModel
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
 # A text may hold codes that a terminal would obey, or that turn the direction of writing.
 _DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = dict.fromkeys({*range(32), *range(127, 160), *_DIRECTIONS} - {*map(ord, "\n\t")})
+_CONTROLS = {*range(32), *range(127, 160), *_DIRECTIONS} - {*map(ord, "\n\t")}
+_HARMLESS = dict.fromkeys(_CONTROLS)
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CONTROLS}
 _PHRASE_STYLES = ("bold #10222b on #8fd3e8", "bold #2b2210 on #f4d35e")
 
 
-def harmless(text: str) -> str:
-    """Return a text without what a terminal would obey instead of showing it."""
-    return text.translate(_CONTROLS)
+class HarmlessConsole(Console):
+    """Shows what a terminal would obey neither in texts nor in names: only rich's own codes."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render an object to segments, all of them harmless."""
+        for segment in super().render(renderable, options):
+            is_own = bool(segment.control)
+            yield segment if is_own else segment._replace(text=segment.text.translate(_HARMLESS))
+
+
+console = HarmlessConsole(highlight=False, soft_wrap=True)
+errors = HarmlessConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def piece_text(piece: "Piece", number: int) -> Text:
     """Render a piece: a phrase in one of two colours by turns, so that neighbours stay apart."""
-    shown = harmless(piece.text)
+    shown = whole_characters(piece.text)
     if not piece.is_phrase:
         return Text(shown)
     space = len(shown) - len(shown.lstrip())
@@ -42,11 +53,16 @@ def piece_text(piece: "Piece", number: int) -> Text:
 
 def pieces_text(pieces: Iterable["Piece"], prompt: str = "") -> Text:
     """Render a whole generation, after its prompt, if any."""
-    text, number = Text().append(harmless(prompt), style="dim"), 0
+    text, number = Text().append(prompt, style="dim"), 0
     for piece in pieces:
         text.append_text(piece_text(piece, number))
         number += piece.is_phrase
     return text
+
+
+def whole_characters(text: str) -> str:
+    """Return a text without the rest of a character that the budget has cut off at its end."""
+    return text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 
 def print_text(shown: Text, text: str) -> None:
@@ -54,7 +70,7 @@ def print_text(shown: Text, text: str) -> None:
     if console.is_terminal:
         console.print(shown)
     else:
-        print(text)
+        print(whole_characters(text))
 
 
 def stats_line(stats: "Stats") -> str:
@@ -98,7 +114,7 @@ def print_sources(generation: "Generation", limit: int = 3) -> None:
 def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
     """Print one JSON value and nothing else on standard output."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, ensure_ascii=not is_utf8, indent=2))
+    print(json.dumps(value, ensure_ascii=not is_utf8, indent=2).translate(_JSON_ESCAPES))
 
 
 def note_untrained(lm: "PhraseModel") -> None:

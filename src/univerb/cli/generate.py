@@ -21,6 +21,7 @@ from univerb.cli.console import (
     show_warnings,
     side_by_side,
     stats_line,
+    whole_characters,
 )
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_model
@@ -201,7 +202,7 @@ def _run(
             console.print(piece_text(piece, number), end="")
             number += piece.is_phrase
         elif echo:
-            print(piece.text, end="", flush=True)
+            print(whole_characters(piece.text), end="", flush=True)
     if echo:
         print()
     return pieces.result

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from univerb.cli.console import console, harmless, print_json
+from univerb.cli.console import console, print_json
 from univerb.cli.options import AsJson
 from univerb.cli.progress import format_size
 from univerb.errors import OptionError
@@ -110,7 +110,7 @@ def _format(name: str, value: Any) -> str:  # noqa: ANN401
     if name == "open_seconds":
         return f"{1000 * value:.1f} ms"
     if name == "unknown_files":
-        return harmless(", ".join(value)) or "none"
+        return ", ".join(value) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value) or "none"

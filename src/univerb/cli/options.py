@@ -52,6 +52,8 @@ class ModelOptions(Options):
     """Add the LoRA adapter beside the encoder, which is made for atomic."""
     engine: EngineName = EngineName.torch
     """What computes: torch, or llama.cpp with the GGUF file, on a CPU."""
+    gguf: str | None = None
+    """llamacpp: the model's GGUF file; the default model's is found by itself."""
     device: str = "cpu"
     """torch: cpu, cuda or mps."""
     dtype: str = "float32"
@@ -63,7 +65,7 @@ class ModelOptions(Options):
 
 
 ModelFlags = Annotated[ModelOptions, Flags(MODEL)]
-TorchFlags = Annotated[ModelOptions, Flags(MODEL, without=("engine",))]
+TorchFlags = Annotated[ModelOptions, Flags(MODEL, without=("engine", "gguf"))]
 
 
 class SourceName(StrEnum):

@@ -12,7 +12,7 @@ from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import locate_prepared
 from univerb.cli.options import PHRASES, AsJson, SourceOptions
 from univerb.errors import ModelError, OptionError, first_line
-from univerb.locations import DEFAULT_MODEL
+from univerb.locations import DEFAULT_MODEL, without_hub
 from univerb.tokenizer import Tokenizer
 
 
@@ -61,17 +61,19 @@ def _tokenizer(model: str) -> Tokenizer:
     """Read a model's tokenizer, without torch if it is on this machine."""
     from univerb.modeling.card import CARD, backbone_of
 
-    if (Path(model) / CARD).exists():
-        # The folder of an encoder, which names its backbone.
-        model = backbone_of(Path(model))
     folder = locate_prepared(model)
+    if (Path(folder) / CARD).is_file():
+        # The folder of an encoder, which names its backbone.
+        folder = locate_prepared(backbone_of(Path(folder)))
     path = Path(folder) / "tokenizer.json"
     try:
         if path.is_file():
             return Tokenizer.from_file(path)
         from transformers import AutoTokenizer
 
-        hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        hf = AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=without_hub()
+        )
         return Tokenizer(hf.backend_tokenizer, hf.all_special_ids)
     except Exception as error:  # the Rust reader raises bare Exceptions
         raise ModelError(

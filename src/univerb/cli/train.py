@@ -1,5 +1,6 @@
 """`univerb train`: a phrase encoder from a YAML file, with a progress bar."""
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from rich.progress import Progress
 
 from univerb.cli.console import console, errors, escape, show_warnings
 from univerb.cli.progress import format_size
+from univerb.threads import thread_count
 from univerb.training.callback import Callback
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def train(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(thread_count(threads))
     # The frozen regime works on states that are cached in the machine's memory.
     processes = Processes.from_environment(on_cpu=settings.regime == "frozen")
     try:
@@ -124,6 +126,6 @@ def _show_result(result: "TrainingResult", folder: Path) -> None:
     console.print(f"[bold]{escape(str(folder))}[/]: {result.reason} at step {result.step:,}{best}")
     if result.reason == "interrupted":
         console.print("[dim]run the same command again to resume[/]")
-    export = escape(str(result.export))
-    console.print(f"the encoder is in [bold]{export}[/]")
-    console.print(f"[dim]use it:[/] univerb generate PROMPT --docs FILE --model {export}")
+    console.print(f"the encoder is in [bold]{escape(str(result.export))}[/]")
+    command = f"univerb generate PROMPT --docs FILE --model {shlex.quote(str(result.export))}"
+    console.print(f"[dim]use it:[/] {escape(command)}")

@@ -63,9 +63,9 @@ def flags_named(message: str, flags: Mapping[str, str]) -> str:
     """Write the options in a message, max_tokens or truncate='left', as a verb's flags."""
     for option, flag in flags.items():
         # A single word may be just a word: it is an option where a value follows.
-        follows = r"(?![\w/.-])" if "_" in option else r"(?= is |=| ')"
+        follows = r"(?![\w/-]|\.\w)" if "_" in option else r"(?= is |=| ')"
         # Not inside a path or a quoted name: those are the user's.
-        message = re.sub(rf"(?<![\w/.'\"-]){option}\b{follows}(='left')?", flag, message)
+        message = re.sub(rf"(?<![\w/.'\"-]){option}\b{follows}(='left'|=True)?", flag, message)
     return message
 
 

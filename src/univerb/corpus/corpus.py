@@ -27,6 +27,7 @@ from univerb.errors import (
     OptionError,
     UniverbError,
     first_line,
+    shown,
 )
 from univerb.phrase import Document
 from univerb.phrases.hashing import Ints
@@ -52,7 +53,11 @@ def open_corpus(folder: str | Path) -> "Corpus":
         CorpusError: If there is none, or one of a newer version.
         CorruptCorpusError: If its files are damaged.
     """
-    path = Path(folder).expanduser()
+    try:
+        path = Path(folder).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError, TypeError) as error:  # no home, too long, no path
+        raise CorpusError(f"there is no corpus {shown(folder)}. Give its folder.") from error
     while (path / MANIFEST).is_file():
         manifest = read_manifest(path)
         try:

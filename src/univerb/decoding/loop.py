@@ -14,7 +14,7 @@ from univerb.decoding.results import Generation, Piece
 from univerb.decoding.sequence import Sequence
 from univerb.engines.base import Output, Row, Session
 from univerb.engines.factory import engine_of
-from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
+from univerb.errors import ModelError, OptionError, PromptError, VocabularyError, shown
 from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.vocabulary import DynamicVocabulary
 
@@ -35,8 +35,10 @@ class Decoder:
         config: GenerationConfig,
         seeds: abc.Sequence[int] | None = None,
     ) -> None:
-        if isinstance(prompts, str):
-            raise PromptError("prompts is one text; batch takes a list: batch(lm, [prompt]).")
+        if isinstance(prompts, str) or not isinstance(prompts, abc.Sequence):
+            raise PromptError(
+                f"prompts is {shown(prompts)}; batch takes a list of texts: batch(lm, [prompt])."
+            )
         if lm.has_window and len(prompts) > 1:
             raise ModelError(
                 f"{lm.name!r} counts the slots of its cache, which a shared one would "
@@ -256,10 +258,10 @@ def _vocabulary_of_each(vocabularies: Vocabularies, count: int) -> list[DynamicV
     """Return a vocabulary, or None, for each of `count` prompts."""
     if vocabularies is None or isinstance(vocabularies, DynamicVocabulary):
         return [vocabularies] * count
-    each = list(vocabularies)
+    each = list(vocabularies) if isinstance(vocabularies, abc.Iterable) else [vocabularies]
     if not all(v is None or isinstance(v, DynamicVocabulary) for v in each):
         raise VocabularyError(
-            f"{str(vocabularies)[:40]!r} is no vocabulary. Make one with lm.vocabulary(documents)."
+            f"{shown(vocabularies)} is no vocabulary. Make one with lm.vocabulary(documents)."
         )
     if len(each) != count:
         raise OptionError(
@@ -275,8 +277,8 @@ def _config_of_each(
     """Return the options of each of `count` prompts."""
     if seeds is None:
         return [config] * count
-    if len(seeds) != count:
-        raise OptionError(f"{count} prompts but {len(seeds)} seeds. Give one for each.")
+    if not isinstance(seeds, abc.Collection) or len(seeds) != count:
+        raise OptionError(f"{count} prompts but seeds is {shown(seeds)}. Give one for each.")
     return [config.model_copy(update={"seed": GenerationConfig(seed=s).seed}) for s in seeds]
 
 
@@ -298,7 +300,7 @@ def prompt_ids(lm: PhraseModel, prompt: Prompt, config: GenerationConfig) -> lis
         ids = lm.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
     except TypeError:
         raise PromptError(
-            f"the prompt {str(prompt)[:40]!r} is neither valid text (UTF-8) nor a list of token "
+            f"the prompt {shown(prompt)} is neither valid text (UTF-8) nor a list of token "
             "ids. Correct it."
         ) from None
     if not all(isinstance(token, int) for token in ids):

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NoReturn
 
 from univerb.documents.formats import FORMATS, TEXT, check_size, known_suffixes, repaired
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, shown
 from univerb.phrase import Document
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def iter_documents(*paths: str | os.PathLike[str]) -> Iterator[Document]:
     """
     if not paths:
         raise DocumentError("no path was given. Name a file or a folder, or '-' for stdin.")
-    files = [file for path in paths for file in _files(os.fspath(path))]
+    files = [file for path in paths for file in _files(_decoded(path))]
     return _documents(files)
 
 
@@ -80,6 +80,13 @@ def _documents(files: Sequence[_File]) -> Iterator[Document]:
         for label, text in _texts(file):
             distinct = _distinct(f"{name}#{label}" if label else name, used, repeats)
             yield Document(text, distinct)
+
+
+def _decoded(path: str | bytes | os.PathLike[str]) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise DocumentError(f"{shown(path)} is no path. Name a file or a folder.") from None
 
 
 def _files(path: str) -> list[_File]:

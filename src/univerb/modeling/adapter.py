@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from univerb.config import Lora
+from univerb.config import Lora, first_problem
 from univerb.errors import CheckpointError, MissingExtra, OptionError, first_line
 from univerb.files import atomic_path, atomic_write
 from univerb.model_folder import read_json_object
-from univerb.modeling.card import check_regular, first_problem, writing_to
+from univerb.modeling.card import check_regular, writing_to
 from univerb.modeling.parameters import first_not_finite
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from univerb._version import __version__
-from univerb.config import EncoderConfig, Profile
+from univerb.config import EncoderConfig, Profile, first_problem
 from univerb.errors import CheckpointError
 from univerb.locations import packaged_encoder
 from univerb.model_folder import read_json_object
@@ -104,12 +104,6 @@ def read_card(folder: Path) -> Card:
             f"{CARD} in {str(folder)!r} is damaged: {first_problem(error)}. "
             "Save the encoder again, or get a fresh copy."
         ) from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the field and the message of the first problem."""
-    problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 @contextmanager

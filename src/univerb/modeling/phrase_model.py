@@ -17,7 +17,7 @@ from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Phrase
 from univerb.phrases.collection import PhraseItem, collect_phrases
 from univerb.phrases.ngrams import PhraseSource
-from univerb.tokenizer import Tokenizer
+from univerb.tokenizer import Tokenizer, check_text
 from univerb.vocabulary import DynamicVocabulary
 
 if TYPE_CHECKING:
@@ -232,6 +232,8 @@ class PhraseModel(ABC):
         Ids, because as text the template's special tokens would be added twice. Without a system
         message, the template's default holds.
         """
+        for text in (message, "" if system is None else system):
+            check_text(text, "message")
         if not self.hf_tokenizer.chat_template:
             raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")
         turns = [{"role": "system", "content": system}] if system else []

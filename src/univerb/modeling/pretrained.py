@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 from transformers.utils import logging
 
-from univerb.errors import ModelError, ModelMissing, OptionError, first_line
-from univerb.locations import is_offline
+from univerb.errors import ModelError, ModelMissing, OptionError, first_line, shown
+from univerb.locations import without_hub
 from univerb.model_folder import refuse_unsafe, weight_files
 from univerb.modeling.parameters import first_not_finite
 
@@ -26,8 +26,8 @@ ChooseClass = Callable[[PretrainedConfig], Any]
 
 def dtype_named(name: str, option: str = "dtype") -> torch.dtype:
     """Return the dtype of a name, or raise an OptionError that names the option."""
-    if name not in DTYPES:
-        raise OptionError(f"{option} is {name!r}. Allowed: {', '.join(DTYPES)}.")
+    if not isinstance(name, str) or name not in DTYPES:
+        raise OptionError(f"{option} is {shown(name)}. Allowed: {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 
@@ -56,8 +56,7 @@ def load_pretrained(
         ModelError: If it is no such model, or cannot be loaded safely.
     """
     try:
-        is_local = is_offline() if offline is None else offline
-        folder = where if isinstance(where, Path) else _downloaded(where, is_local)
+        folder = where if isinstance(where, Path) else _downloaded(where, without_hub(offline))
         refuse_unsafe(folder)
         source = dict(
             pretrained_model_name_or_path=str(folder),
@@ -121,6 +120,8 @@ def _load_weights(
         # Chosen here, or a config could name a kernel on the Hub.
         attn_implementation="sdpa" if model_class._supports_sdpa else "eager",
         output_loading_info=True,
+        # Where peft is installed, transformers looks for an adapter, and forgets what it was told.
+        adapter_kwargs={"local_files_only": source["local_files_only"]},
     )
     return model, sorted(report["missing_keys"])
 

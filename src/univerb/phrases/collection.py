@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 
 from univerb.config import MAX_PHRASES
-from univerb.errors import OptionError, PhraseError
+from univerb.errors import OptionError, PhraseError, shown
 from univerb.phrase import Document, Phrase
 from univerb.phrases.hashing import Keys, RollingHash
 from univerb.phrases.lists import LeftOutWarning, ListedText, listed_phrases
@@ -40,8 +40,10 @@ def collect_phrases(
     Raises:
         OptionError: If `max_phrases` is negative.
     """
-    if max_phrases is not None and max_phrases < 0:
-        raise OptionError(f"max_phrases is {max_phrases}; give 0 or more, or None for no limit.")
+    if max_phrases is not None and not (isinstance(max_phrases, int) and max_phrases >= 0):
+        raise OptionError(
+            f"max_phrases is {shown(max_phrases)}; give 0 or more, or None for no limit."
+        )
     find = source or ngrams()
     checked = _checked(items)
     texts: list[ListedText] = [item for item in checked if isinstance(item, (str, tuple))]
@@ -108,14 +110,15 @@ def _merged(phrases: Iterable[Phrase]) -> dict[tuple[int, ...], Phrase]:
 def _checked(items: Iterable[PhraseItem]) -> list[PhraseItem]:
     if isinstance(items, (str, Document, Phrase)) or not isinstance(items, Iterable):
         raise PhraseError(
-            f"{str(items)[:40]!r} is one item; give a list of documents, phrases and texts. Read "
+            f"{shown(items)} is one item; give a list of documents, phrases and texts. Read "
             "files with univerb.read_documents(...)."
         )
     checked = list(items)
     for item in checked:
-        if not isinstance(item, (str, tuple, Document, Phrase)):
+        is_weighted = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+        if not is_weighted and not isinstance(item, (str, Document, Phrase)):
             raise PhraseError(
-                f"{item!r} is a {type(item).__name__}; phrases are made from documents, phrases "
-                "and texts. Read files with univerb.read_documents(...)."
+                f"{shown(item)} is a {type(item).__name__}; phrases are made from documents, "
+                "phrases and texts. Read files with univerb.read_documents(...)."
             )
     return checked

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from univerb.config import EncoderConfig, Lora, Positions
+from univerb.config import EncoderConfig, Lora, Positions, first_problem
 from univerb.documents.wikitext import WikiTextForm
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
@@ -199,8 +199,7 @@ def read_config(path: Path) -> TrainingConfig:
         return TrainingConfig.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        given = f" (given: {str(first['input'])[:80]})" if first["loc"] else ""
         raise OptionError(
-            f"{where} in {str(path)!r}: {first['msg']} (given: {str(first['input'])[:80]}). "
-            "See docs/training.md for every key."
+            f"{str(path)!r}: {first_problem(error)}{given}. See docs/training.md for every key."
         ) from error

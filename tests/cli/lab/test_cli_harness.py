@@ -125,4 +125,4 @@ def test_other_wrong_options_are_one_line(ask, model, folder):
 def test_without_the_harness_say_what_to_install(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     ran = ask()
-    assert ran.code == 1 and "pip install 'univerb[harness]'" in ran.err
+    assert ran.code == 1 and "pip install " in ran.err and "[harness]'" in ran.err

@@ -139,6 +139,15 @@ def test_the_terminal_shows_names_as_they_are():
         assert text in shown
 
 
+def test_no_word_is_broken_in_a_narrow_terminal():
+    rows = [row(name, "Ours", PPL=1.5) for name in ("transformer, fine-tuned", "prompt-lookup")]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(report("main", *rows).terminal())
+    shown = console.file.getvalue()
+    for word in ("transformer,", "fine-tuned", "prompt-lookup", "(greedy)", "Comparable?", "1.50"):
+        assert word in shown
+
+
 def test_files_of_a_report(main, tmp_path):
     assert main.write(tmp_path) == ""
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from univerb.cli.console import note_untrained, print_json, show_warnings
+from univerb.cli.console import console, note_untrained, print_json, show_warnings
 from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, PHRASES, AsJson, TorchFlags
@@ -66,4 +66,4 @@ def harness(
     if as_json:
         print_json(results)
     else:
-        print(results_table(results))
+        console.print(results_table(results), markup=False)

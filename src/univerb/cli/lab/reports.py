@@ -23,8 +23,9 @@ class LabReport(Protocol):
 
 def publish(report: LabReport, name: str, folder: Path | None, as_json: bool) -> None:
     """Write a report's pages into a folder, if there is one, and print it."""
-    # A report names no folder of this machine.
+    # A report names no folder of this machine; a name may have bytes that are no text.
     command = "univerb " + " ".join(Path(typed).name for typed in sys.argv[1:])
+    command = command.encode(errors="replace").decode()
     content, page = report.to_dict(), report.markdown(command)
     if folder:
         with writing(folder, "Name another --out."):

@@ -20,13 +20,15 @@ class NumpySampler(Sampler):
 
     def filtered(self, logits: Floats, seen: Sequence[int]) -> Floats:
         """Apply penalties and cut-offs to logits (N,), given the ids seen so far."""
-        for apply in self.filters:
-            logits = apply(logits, seen)
+        with numpy.errstate(over="ignore", invalid="ignore"):
+            for apply in self.filters:
+                logits = apply(logits, seen)
         return logits
 
     def pick(self, filtered: Floats) -> int:
         """Choose an id from filtered logits (N,)."""
-        if self.generator is None:
+        if self.generator is None or not numpy.isfinite(filtered.max()):
+            # Where all is masked, or logits were too large to divide, there is nothing to draw by.
             return int(filtered.argmax())
         shares = numpy.exp((filtered - filtered.max()).astype(numpy.float64)).cumsum()
         drawn = self.generator.random() * shares[-1]

@@ -7,6 +7,7 @@ The filters are transformers' own, in its order, and the draw consumes the gener
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 from transformers import (
@@ -44,7 +45,8 @@ class TorchSampler(Sampler):
 
     def pick(self, filtered: Floats) -> int:
         """Choose an id from filtered logits (N,)."""
-        if self.generator is None:
+        if self.generator is None or not numpy.isfinite(filtered.max()):
+            # Where all is masked, or logits were too large to divide, there is nothing to draw by.
             return int(filtered.argmax())
         probabilities = torch.softmax(torch.from_numpy(filtered)[None].to(self.device), dim=-1)
         return int(torch.multinomial(probabilities, 1, generator=self.generator))
