@@ -40,8 +40,8 @@ def collect_phrases(
     Raises:
         OptionError: If `max_phrases` is negative.
     """
-    if max_phrases is not None and max_phrases < 0:
-        raise OptionError(f"max_phrases is {max_phrases}; give 0 or more, or None for no limit.")
+    if max_phrases is not None and not (isinstance(max_phrases, int) and max_phrases >= 0):
+        raise OptionError(f"max_phrases is {max_phrases!r}; give 0 or more, or None for no limit.")
     find = source or ngrams()
     checked = _checked(items)
     texts: list[ListedText] = [item for item in checked if isinstance(item, (str, tuple))]
@@ -113,9 +113,15 @@ def _checked(items: Iterable[PhraseItem]) -> list[PhraseItem]:
         )
     checked = list(items)
     for item in checked:
-        if not isinstance(item, (str, tuple, Document, Phrase)):
+        if not isinstance(item, (str, Document, Phrase)) and not _is_weighted(item):
             raise PhraseError(
-                f"{item!r} is a {type(item).__name__}; phrases are made from documents, phrases "
-                "and texts. Read files with univerb.read_documents(...)."
+                f"{str(item)[:40]!r} is a {type(item).__name__}; phrases are made from documents, "
+                "phrases, texts and (text, weight). Read files with univerb.read_documents(...)."
             )
     return checked
+
+
+def _is_weighted(item: object) -> bool:
+    if not isinstance(item, tuple) or len(item) != 2:
+        return False
+    return isinstance(item[0], str) and isinstance(item[1], int | float)
