@@ -133,6 +133,13 @@ class TestOwnPhrases:
             collected = collect_phrases(["the", "quiet enjoyment"], tokenizer())
         assert texts(collected) == ["quiet enjoyment"]
 
+    @pytest.mark.parametrize(
+        "item", [None, 1, ("a b", None), ("a b", "1"), (1, 2), ("a b", 1.0, 2), ()]
+    )
+    def test_what_is_no_phrase_is_refused(self, item: object) -> None:
+        with pytest.raises(PhraseError, match="phrases are made from"):
+            collect_phrases(["quiet enjoyment", item], tokenizer())
+
     def test_an_empty_text_is_refused(self) -> None:
         with pytest.raises(PhraseError, match="empty"):
             collect_phrases([Document(TEXT), " "], tokenizer())
@@ -145,9 +152,10 @@ class TestCap:
     def test_zero_keeps_none(self) -> None:
         assert collect_phrases(["quiet enjoyment"], tokenizer(), max_phrases=0) == []
 
-    def test_a_negative_cap_is_refused(self) -> None:
-        with pytest.raises(OptionError, match="max_phrases is -1"):
-            collect_phrases(["quiet enjoyment"], tokenizer(), max_phrases=-1)
+    @pytest.mark.parametrize("cap", [-1, 1.5, "many"])
+    def test_a_cap_that_is_no_number_of_phrases_is_refused(self, cap: object) -> None:
+        with pytest.raises(OptionError, match=f"max_phrases is {cap!r}"):
+            collect_phrases(["quiet enjoyment"], tokenizer(), max_phrases=cap)
 
 
 class TestManyPhrases:

@@ -115,10 +115,15 @@ def _checked(items: Iterable[PhraseItem]) -> list[PhraseItem]:
         )
     checked = list(items)
     for item in checked:
-        is_weighted = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
-        if not is_weighted and not isinstance(item, (str, Document, Phrase)):
+        if not isinstance(item, (str, Document, Phrase)) and not _is_weighted(item):
             raise PhraseError(
                 f"{shown(item)} is a {type(item).__name__}; phrases are made from documents, "
-                "phrases and texts. Read files with univerb.read_documents(...)."
+                "phrases, texts and (text, weight). Read files with univerb.read_documents(...)."
             )
     return checked
+
+
+def _is_weighted(item: object) -> bool:
+    if not isinstance(item, tuple) or len(item) != 2:
+        return False
+    return isinstance(item[0], str) and isinstance(item[1], int | float)
