@@ -20,7 +20,8 @@ def thread_count(requested: int | None = None) -> int:
         return len({_core(cpu) for cpu in cpus})
     if type(requested) is not int or not 1 <= requested <= len(cpus):
         raise OptionError(
-            f"threads is {shown(requested)}. Allowed: 1 to {len(cpus)}, the processors of this process."
+            f"threads is {shown(requested)}. Allowed: 1 to {len(cpus)}, the processors of this "
+            "process."
         )
     return requested
 

@@ -68,7 +68,7 @@ def _checked(items: Iterable[PhraseItem]) -> list[PhraseItem]:
         is_weighted = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
         if not is_weighted and not isinstance(item, (str, Document, Phrase)):
             raise PhraseError(
-                f"{shown(item)} is a {type(item).__name__}; phrases are made from documents, phrases "
-                "and texts. Read files with univerb.read_documents(...)."
+                f"{shown(item)} is a {type(item).__name__}; phrases are made from documents, "
+                "phrases and texts. Read files with univerb.read_documents(...)."
             )
     return checked
