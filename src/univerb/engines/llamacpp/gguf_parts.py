@@ -39,7 +39,8 @@ def default_file(backbone: str, name: str) -> Path:
     """Return the default model's GGUF file, if that is the backbone."""
     if backbone != DEFAULT_MODEL:
         raise OptionError(
-            f"{name!r} belongs to {backbone!r}, whose GGUF file is not known. Name it: gguf='FILE'."
+            f"{name!r} belongs to {backbone!r}, whose GGUF file is not known. "
+            "Give it as gguf='FILE'."
         )
     path = default_gguf()
     if path is None:
