@@ -126,7 +126,7 @@ def locate(name: str, offline: bool | None = None) -> Path | str:
     if without_hub(offline) and not _is_in_hub_cache(name):
         is_forbidden = is_offline() if offline is None else offline
         why = (
-            "the Hub must not be contacted (offline, UNIVERB_OFFLINE or HF_HUB_OFFLINE). Allow it"
+            "offline is set (here, or by UNIVERB_OFFLINE or HF_HUB_OFFLINE). Unset it to download"
             if is_forbidden
             else f"{_hub_endpoint()} cannot be reached. Check the network, give a model folder"
         )
