@@ -299,10 +299,10 @@ class TestHubIds:
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the Hub was asked"))
-        cached = tmp_path / "models--some-org--tiny"
-        shutil.copytree(tiny_folder, cached / "snapshots" / "a1")
+        cached, commit = tmp_path / "models--some-org--tiny", "a1" * 20
+        shutil.copytree(tiny_folder, cached / "snapshots" / commit)
         (cached / "refs").mkdir()
-        (cached / "refs" / "main").write_text("a1")
+        (cached / "refs" / "main").write_text(commit)
         assert load("some-org/tiny").static_size == load(str(tiny_folder)).static_size
 
     @LOOPBACK

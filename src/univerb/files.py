@@ -162,8 +162,10 @@ def read_regular(path: Path, limit: int) -> bytes:
     """Read a file of at most `limit` bytes; a pipe or a device, which may never end, is refused."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise OSError(errno.EFBIG, f"is no plain file of at most {limit} bytes", str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
         return file.read(limit)
 
 

@@ -607,8 +607,7 @@ def test_ray_writes_the_same_bytes(tmp_path, model):
     script = """
         import sys
         from pathlib import Path
-        from univerb.applications import batch_jobs, corpus_profile
-from univerb.applications.batch_jobs import BatchSettings, run_batch
+        from univerb.applications.batch_jobs import BatchSettings, run_batch
         from univerb.parallel import make_workers
         source, output, model = sys.argv[1:]
         import ray

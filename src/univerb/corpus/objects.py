@@ -24,7 +24,10 @@ SUMS = "sums.json"
 BLOCK = 1 << 12
 """Bytes per checksum: little to read for a single row, few checksums to store."""
 _MAX_SUMS = 1 << 28
-_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EFBIG, errno.EIO, errno.ELOOP)
+_DAMAGE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL),
+    *(errno.EFBIG, errno.EIO, errno.ELOOP),
+)
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=256)]
 """A path below the object's folder that cannot lead out of it."""

@@ -276,5 +276,5 @@ def test_seeds_of_a_batch_are_those_of_texts_alone(lm):
     both = batch(lm, prompts, seeds=[3, 4], **options)
     alone = [generate(lm, p, seed=s, **options) for p, s in zip(prompts, (3, 4), strict=True)]
     assert [own.text for own in both] == [own.text for own in alone]
-    with pytest.raises(OptionError, match="2 prompts but 1 seeds"):
+    with pytest.raises(OptionError, match="2 prompts but seeds is"):
         batch(lm, prompts, seeds=[3], **options)
