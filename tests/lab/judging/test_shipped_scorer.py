@@ -34,9 +34,9 @@ def test_its_check_reached_what_a_judge_must_reach():
 
 PASSAGE = """Title: Observatory
 The observatory stands on a hill above the town. It was founded in 1889 by the widow of a slate
-merchant, who had taught herself astronomy from borrowed books. The first telescope came by ship. A
-storm destroyed its dome in 1903. The town paid for a new one, and the widow's daughter ran the house
-until the war. Today a society of amateurs opens it every Friday."""
+merchant, who had taught herself astronomy from borrowed books. The first telescope came by ship.
+A storm destroyed its dome in 1903. The town paid for a new one, and the widow's daughter ran the
+house until the war. Today a society of amateurs opens it every Friday."""
 
 
 def test_it_knows_sentences_in_a_long_passage():
