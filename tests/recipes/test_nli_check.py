@@ -70,7 +70,7 @@ def test_the_check_writes_figures_and_card(asqa, tmp_path):
     write_cross_encoder(scorer, make_classifier(), make_pair_tokenizer(), **about)
     results.write_text(json.dumps({"tiny": {"kept": 1}}))
     options = {"--data": nli, "--asqa": asqa, "--scorer": scorer, "--results": results}
-    options |= {"--count": 8, "--threads": 1}
+    options |= {"--count": 24, "--threads": 1}
     check.main([str(part) for option in options.items() for part in option])
     figures = json.loads(results.read_text())["tiny"]
     card = read_cross_encoder(scorer).card
@@ -79,7 +79,7 @@ def test_the_check_writes_figures_and_card(asqa, tmp_path):
     shares = figures["percent supported, sentences of ASQA's passages"]
     for part in ("questions 0-39", "questions 40-41"):
         verbatim = shares[part]["verbatim"]
-        assert verbatim["n"] == 8 and verbatim["supported"] == 100.0 > verbatim["low"] > 60.0
+        assert verbatim["n"] == 24 and verbatim["supported"] == 100.0 > verbatim["low"] > 60.0
         assert shares[part]["with another year"]["supported"] == 0.0
         control = figures["leading sentences of documents 1 and 2, cited"][f"{part}, judge"]
         assert control["Citation_rec"] == control["Citation_prec"] == 100.0
