@@ -9,12 +9,14 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,17 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
+
+
+PATIENCE = 5.0
+"""Seconds to wait for a process that has a file for a moment."""
+_MAX_NPY_HEADER = 4096
+_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[<>|][iuf]\d+)', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>[\d, ]{0,60})\), \} *\n",
+    re.DOTALL,
+)
+"""Version 1.0, as numpy writes it for arrays of plain numbers."""
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -124,15 +137,28 @@ def lock_shared(path: Path) -> int:
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        if sys.platform != "win32":
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+        _share(descriptor, path)
         if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _share(descriptor: int, path: Path) -> None:
+    """Share a lock on an open file, waiting for those who have it alone, but not for ever."""
+    deadline = time.monotonic() + PATIENCE
+    while sys.platform != "win32":
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                reason = "another process has locked it"
+                raise BlockingIOError(errno.EAGAIN, reason, str(path)) from None
+            time.sleep(0.01)
+        except OSError:  # a disk without locks
+            return None
 
 
 @contextmanager
@@ -174,19 +200,21 @@ def map_array(
 ) -> "NDArray[Any]":
     """Map a .npy file of plain numbers into memory, if it is what was asked for."""
     import numpy
-    from numpy.lib import format as npy
 
+    # Not with numpy's reader: Python's parser, which it uses, can fail where threads take turns.
     with path.open("rb") as file:
-        if npy.read_magic(file) != (1, 0):
-            raise ValueError("it has another version than 1.0")
-        shape, is_fortran, given = npy.read_array_header_1_0(file)
-        offset, size = file.tell(), os.fstat(file.fileno()).st_size
-    is_plain = given.kind in "iuf" and given.isnative and not is_fortran
-    if not is_plain or (dtype is not None and given != dtype):
+        header = _NPY_HEADER.match(file.read(_MAX_NPY_HEADER))
+        size = os.fstat(file.fileno()).st_size
+    if header is None:
+        raise ValueError("its header is not that of plain numbers")
+    given = numpy.dtype(header["type"].decode())
+    shape = tuple(map(int, re.findall(rb"\d+", header["shape"])))
+    offset = header.end()
+    if not given.isnative or (dtype is not None and given != dtype):
         raise ValueError(f"it holds {given}")
     if len(shape) > 2 or (dimensions is not None and len(shape) != dimensions):
         raise ValueError(f"it has {len(shape)} dimensions")
-    if min(shape, default=0) < 0 or offset + math.prod(shape) * given.itemsize != size:
+    if offset + math.prod(shape) * given.itemsize != size:
         raise ValueError("its shape does not fit its size")
     return numpy.memmap(path, given, "r", offset, shape)
 

@@ -59,7 +59,8 @@ def _check_files(folder: Path) -> None:
     """Refuse links that lead out of the folder, and what is no regular file."""
     root = folder.resolve()
     # The Hub's cache keeps the files beside the folder of links.
-    root = root.parents[1] if root.parent.name == "snapshots" else root
+    if root.parent.name == "snapshots" and root.parents[1].name.startswith("models--"):
+        root = root.parents[1]
     for path in sorted(folder.iterdir()):
         if path.suffix not in _READ or path.is_dir():
             continue

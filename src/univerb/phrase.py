@@ -4,14 +4,13 @@ A phrase is a tuple of the LM's own token ids (its key) and the text they spell.
 source spans, so that whatever a model writes with it can be traced.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Self
 
 from univerb.errors import DocumentError, PhraseError, shown
 
-_MOST = sys.float_info.max
+_MAX_WEIGHT = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,10 @@ class Phrase:
                 f"phrase {self.text!r} has no tokens: {shown(self.ids)}. A phrase needs a tuple of "
                 "at least one; drop it."
             )
-        if not isinstance(self.weight, Real) or not -_MOST <= self.weight <= _MOST:
+        if not isinstance(self.weight, Real) or not abs(self.weight) <= _MAX_WEIGHT:
             raise PhraseError(
-                f"phrase {self.text!r} has the weight {shown(self.weight)}. Give a finite number."
+                f"phrase {self.text!r} has the weight {shown(self.weight)}. Give a number between "
+                f"-{_MAX_WEIGHT:,.0f} and {_MAX_WEIGHT:,.0f}."
             )
 
     def __eq__(self, other: object) -> bool:

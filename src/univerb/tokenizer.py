@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +19,7 @@ from univerb.errors import PromptError, shown
 
 # A byte token of SentencePiece vocabularies, for characters that have no token.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_HALF = "\N{REPLACEMENT CHARACTER}"
 
 
 class Encoded(NamedTuple):
@@ -115,6 +117,13 @@ class Tokenizer:
             self._spaced[token] = self.decode([token]).startswith(" ")
         return self._spaced[token]
 
+    @cached_property
+    def word_continuations(self) -> frozenset[int]:
+        """The tokens that would make another word of the one before: they begin with a letter."""
+        texts = self.decode_all([[token] for token in range(self._rust.get_vocab_size())])
+        is_begun = [text[:1].isalnum() or text[:1] in ("_", _HALF) for text in texts]
+        return frozenset(token for token, begins in enumerate(is_begun) if begins)
+
     def stream(self) -> "TextStream":
         """Start decoding ids piece by piece."""
         return TextStream(self.decode, self._byte_ids)
@@ -160,7 +169,7 @@ class TextStream:
         if token in self._byte_ids:
             return ""
         text = self._decode(self._pending)
-        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+        if text.endswith(_HALF):
             return ""
         self._pending = []
         return text

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.decoding.loop import batch, generate, stream
@@ -61,13 +62,28 @@ def test_after_a_term_the_text_goes_on_as_the_lm_has_it(tiny):
     """The state after a term, and after a trial that was taken back, is that of plain text."""
     text = generate(tiny, PROMPT, require=["good repair"], max_tokens=30, ignore_eos=True)
     ids = tiny.tokenizer.encode(PROMPT).ids + ids_of(text)
-    end = len(tiny.tokenizer.encode(PROMPT).ids) + next(
-        sum(len(p.ids) for p in text.pieces[: at + 1])
-        for at, p in enumerate(text.pieces)
-        if "repair" in p.text
+    # One more: what follows at once may not go on with the term's last word.
+    end = (
+        1
+        + len(tiny.tokenizer.encode(PROMPT).ids)
+        + next(
+            sum(len(p.ids) for p in text.pieces[: at + 1])
+            for at, p in enumerate(text.pieces)
+            if "repair" in p.text
+        )
     )
     rest = generate(tiny, ids[:end], max_tokens=max(len(ids) - end, 1), ignore_eos=True)
     assert ids_of(rest)[: len(ids) - end] == ids[end:]
+
+
+def test_a_preferred_text_that_does_not_fit_is_not_written(circling):
+    """Its first token is likely in the circle, but what follows is not."""
+    options = {"max_tokens": 12, "ignore_eos": True, "mode": "unfold"}
+    plain = generate(circling, " the tenant", **options)
+    term = f"{plain.text.split()[0]} zzz"
+    text = generate(circling, " the tenant", prefer=[term], **options)
+    assert text.text == plain.text
+    assert text.missing_terms == (term,)
 
 
 def test_a_preferred_text_is_written_where_the_lm_could_begin_it(circling):
@@ -103,3 +119,43 @@ def test_more_than_the_budget_cannot_be_required(tiny):
 def test_special_tokens_are_no_terms(tiny):
     with pytest.raises(OptionError, match="special token"):
         generate(tiny, PROMPT, require=["<|endoftext|>"])
+
+
+def test_a_stop_string_that_cuts_a_term_off_makes_it_missing(tiny):
+    text = generate(tiny, PROMPT, require=["good repair"], stop=["repair"], max_tokens=12)
+    assert text.finish_reason == "stop"
+    assert text.missing_terms == ("good repair",)
+
+
+def test_a_part_of_a_longer_word_is_not_the_term(circling):
+    """The LM's circle has the word "landlord", in which "land" does not count."""
+    options = {"max_tokens": 12, "ignore_eos": True}
+    assert "landlord" in generate(circling, " the tenant", **options).text
+    assert generate(circling, " the tenant", prefer=["land"], **options).missing_terms == ("land",)
+    text = generate(circling, " the tenant", require=["land"], **options)
+    assert "land" in text.text.split() and text.missing_terms == ()
+
+
+def test_a_term_counts_as_the_tokenizer_writes_it():
+    """Tokenizers may compose letters: the text then has other characters than the option."""
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    lm = DynamicLM.wrap(make_gpt2(seed=3), tokenizer)
+    text = generate(lm, PROMPT, require=["e\u0301tude"], max_tokens=24, ignore_eos=True)
+    assert text.text.count("\u00e9tude") == 1
+    assert text.missing_terms == ()
+
+
+def test_terms_and_the_options_that_forbid_texts(tiny):
+    with pytest.raises(OptionError, match="banned"):
+        generate(tiny, PROMPT, require=["good repair"], ban=["repair"])
+    prompt = "The tenant shall pay the rent. The"
+    options = {"no_repeat_ngram_size": 3, "max_tokens": 10, "ignore_eos": True}
+    text = generate(tiny, prompt, prefer=["tenant shall pay the rent"], **options)
+    assert text.missing_terms == ("tenant shall pay the rent",)
+
+
+def test_a_term_that_was_written_counts_as_used(tiny, lease):
+    vocabulary = tiny.vocabulary(["good repair"])
+    generate(tiny, PROMPT, vocabulary, require=["good repair"], max_tokens=20, ignore_eos=True)
+    assert vocabulary.expire(idle=25) == []

@@ -87,6 +87,7 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         # A disk, or a path that nothing above has foreseen.
-        problem = f"{error.filename!r}: {error.strerror or error}. Correct that, or name another."
+        place = f"{error.filename!r}: " if error.filename is not None else ""
+        problem = f"{place}{error.strerror or error}. Correct that, or name another."
         errors.print(f"[bold red]error:[/] {escape(problem)}")
         sys.exit(1)

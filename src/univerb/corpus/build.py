@@ -31,7 +31,7 @@ from univerb.corpus.phrase_index import NO_ROW, write_phrases
 from univerb.corpus.shards import Shard, ShardTask, digest, grouped, make_shard, totals
 from univerb.corpus.versions import LOCK, retire, sweep
 from univerb.errors import CorpusError, DocumentError, OptionError, first_line
-from univerb.files import exclusive_lock
+from univerb.files import PATIENCE, exclusive_lock
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import Workers, local_workers
 from univerb.phrase import Document
@@ -42,9 +42,6 @@ from univerb.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]
 """Called with the stage, the number of its documents or phrases that are done, and of all."""
-
-PATIENCE = 5.0
-"""Seconds to wait for the lock: a reader holds it while it deletes what nobody reads any more."""
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,8 +78,14 @@ class CorpusBuilder:
         self._root = self.folder / OBJECTS
         self._present = self._open()
         self.settings = self._check_settings(settings)
+        self._close()
         if self.settings.vectors and lm is None:
             raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
+
+    def _close(self) -> None:
+        if self._present:
+            self._present.close()
+        self._present = None
 
     def _open(self) -> Corpus | None:
         if (self.folder / MANIFEST).is_file():
@@ -166,7 +169,6 @@ class CorpusBuilder:
             self._present.close()
         write_manifest(self.folder, manifest)
         sweep(self.folder, manifest)
-        self._present = open_corpus(self.folder)
         return manifest
 
     def _make_manifest(self, entries: Sequence[ObjectEntry]) -> Manifest:
@@ -261,7 +263,11 @@ class CorpusBuilder:
             with exclusive_lock(self.folder / LOCK, busy, PATIENCE):
                 self._present = self._open()
                 self.settings = self._check_settings(self.settings)
-                yield
+                try:
+                    yield
+                finally:
+                    # Nobody reads here until the next change: what others remove may go.
+                    self._close()
         except OSError as error:
             # Libraries raise OSErrors of their own, which are not the disk's.
             if error.errno is None:

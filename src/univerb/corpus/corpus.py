@@ -57,7 +57,7 @@ def open_corpus(folder: str | Path) -> "Corpus":
         path = Path(folder).expanduser()
         path.exists()
     except (OSError, RuntimeError, ValueError, TypeError) as error:  # no home, too long, no path
-        raise CorpusError(f"there is no corpus {shown(folder)}. Give its folder.") from error
+        raise CorpusError(f"there is no corpus {shown(str(folder))}. Give its folder.") from error
     while (path / MANIFEST).is_file():
         manifest = read_manifest(path)
         try:

@@ -35,7 +35,7 @@ def lease(folder: Path, version: Manifest) -> int:
 
 def retire(folder: Path, version: Manifest) -> None:
     """Record that a version is about to be replaced, and its objects to be deleted."""
-    write_manifest(folder, version, f"manifest-{_leased_file(folder, version).parent.name}.json")
+    write_manifest(folder, version, _record(folder, version).name)
 
 
 def sweep(folder: Path, present: Manifest, *, keep_unnamed: bool = False) -> None:
@@ -44,6 +44,9 @@ def sweep(folder: Path, present: Manifest, *, keep_unnamed: bool = False) -> Non
     What belongs to no version goes too, unless `keep_unnamed`: an interrupted change will need it.
     """
     root, kept = folder / OBJECTS, _names(present)
+    # A change may lead back to a version that was replaced before.
+    if _record(folder, present).exists():
+        _record(folder, present).unlink(missing_ok=True)
     with ExitStack() as stack:
         unread: dict[Path, set[str]] = {}
         for path, version in _retired(folder).items():
@@ -67,13 +70,17 @@ def sweep(folder: Path, present: Manifest, *, keep_unnamed: bool = False) -> Non
 def finish_sweep(folder: Path) -> None:
     """Delete what nobody reads any more, if this process may and no writer is at work."""
     with suppress(OSError, CorpusError):
-        if any(_is_unread(folder, version) for version in _retired(folder).values()):
+        present = read_manifest(folder)
+        retired = _retired(folder).values()
+        if present in retired or any(_is_unread(folder, version) for version in retired):
             with exclusive_lock(folder / LOCK, CorpusError()):
                 sweep(folder, read_manifest(folder), keep_unnamed=True)
 
 
 def is_being_written(folder: Path) -> bool:
-    """Tell whether a writer is at work."""
+    """Tell whether a writer is at work: one that ever was has left its lock."""
+    if not (folder / LOCK).is_file():
+        return False
     try:
         with exclusive_lock(folder / LOCK, CorpusError()):
             return False
@@ -85,8 +92,10 @@ def is_being_written(folder: Path) -> bool:
 
 def missing_corpus(folder: Path) -> CorpusError:
     """Make the error for a folder without a manifest."""
-    if not (folder / OBJECTS).is_dir():
+    # The lock of a writer tells a corpus from other folders.
+    if not (folder / OBJECTS).is_dir() or not (folder / LOCK).is_file():
         state = "holds no corpus" if folder.is_dir() else "does not exist"
+        state = "is no folder" if folder.is_file() else state
         command = f"univerb index DOCS -o {shlex.quote(str(folder))}"
         return CorpusError(f"{str(folder)!r} {state}. Build one with: {command}")
     if is_being_written(folder):
@@ -135,6 +144,10 @@ def _retired(folder: Path) -> dict[Path, Manifest]:
         with suppress(CorruptCorpusError):
             versions[path] = read_manifest(folder, path.name)
     return versions
+
+
+def _record(folder: Path, version: Manifest) -> Path:
+    return folder / f"manifest-{_leased_file(folder, version).parent.name}.json"
 
 
 def _is_unread(folder: Path, version: Manifest) -> bool:

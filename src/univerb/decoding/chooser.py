@@ -58,8 +58,8 @@ class Chooser:
             phrases = self._head.without_repeats(phrases, ids)
         else:
             phrases = self._accepted_phrases(state.hidden, allowed, ids, max_length)
-            if phrases is not None and masked:
-                phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
+        if phrases is not None and masked:
+            phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
         return choose(state.logits, allowed, phrases, self._sampler, [*ids, *units])
 
     def may_choose(self, token: int, logits: Floats, ids: list[int]) -> bool:

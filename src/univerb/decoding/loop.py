@@ -327,5 +327,5 @@ def _result(sequence: Sequence, pieces: abc.Sequence[Piece]) -> Generation:
     assert sequence.finish_reason is not None
     text = "".join(piece.text for piece in pieces)
     return Generation(
-        text, tuple(pieces), sequence.finish_reason, sequence.stats, sequence.missing_terms
+        text, tuple(pieces), sequence.finish_reason, sequence.stats, sequence.missing_terms(text)
     )

@@ -52,6 +52,7 @@ class Sequence:
             self._drafter = Drafter(vocabulary, engine.draft_rows, config.draft_bias > 0.0)
         self._chooser = Chooser(config, engine.sampler(config), self._head)
         self._terms: Terms | None = None
+        self._is_after_term = False
         if config.prefer or config.require:
             room = min(config.max_tokens, lm.context_size - len(prompt))
             self._terms = Terms(config, lm.tokenizer, vocabulary, room)
@@ -119,6 +120,9 @@ class Sequence:
         if self._chosen is None or self._is_masked(self._chosen.unit):
             self._chosen = self._choose(self._state, self._base_ids, ahead=0)
         choice, self._chosen = self._chosen, None
+        if self._is_after_term:
+            self._is_after_term = False
+            self._mask_tokens()
         candidates = self._explain(choice)
         if choice.unit >= self._lm.static_size:
             return self._take_phrase(choice, candidates)
@@ -148,13 +152,9 @@ class Sequence:
             self._finish("length")
         return rejected
 
-    @property
-    def missing_terms(self) -> tuple[str, ...]:
-        """The texts that were asked for and are not written."""
-        if self._terms is None:
-            return ()
-        self._terms.update(self._base_ids[len(self._prompt) :])
-        return self._terms.missing
+    def missing_terms(self, text: str) -> tuple[str, ...]:
+        """Return what was asked for and is not in the text that was released."""
+        return self._terms.missing_in(text) if self._terms else ()
 
     def release(self) -> list[Piece]:
         """Return the pieces that have become certain since the last call."""
@@ -187,9 +187,18 @@ class Sequence:
         if self._terms is None:
             return None
         assert self._state is not None
-        self._terms.update(self._base_ids[len(self._prompt) :])
-        self._chooser.masked_tokens = self._eos_ids if self._terms.reserved else frozenset()
-        return self._terms.fitting(self._state.logits, self._produced)
+        output = self._base_ids[len(self._prompt) :]
+        term = self._terms.fitting(self._state.logits, self._prompt, output)
+        self._mask_tokens()
+        return term
+
+    def _mask_tokens(self) -> None:
+        """Keep a text from ending before all is written, a term from becoming another word."""
+        assert self._terms is not None
+        masked = self._eos_ids if self._terms.reserved else frozenset()
+        if self._is_after_term:
+            masked |= self._lm.tokenizer.word_continuations
+        self._chooser.masked_tokens = masked
 
     def _choose(self, state: State, ids: list[int], ahead: int) -> Choice:
         """Choose a unit after some base tokens, `ahead` of which are drafted."""
@@ -253,14 +262,17 @@ class Sequence:
         """Write a text that was asked for if it fits; returns the number of rows to rewind."""
         assert self._state is not None and self._terms is not None
         self._draft = None
-        before = [self._state.logits, *output.logits[:-1]]
-        if not self._terms.accepts(term, before, self._produced):
+        logits = [self._state.logits, *output.logits]
+        if not self._terms.accepts(term, logits, self._produced):
             return len(term)
-        logprobs = [Choice(*pair).logprob for pair in zip(term.ids, before, strict=True)]
-        self._chosen = None
+        logprobs = [Choice(*pair).logprob for pair in zip(term.ids, logits, strict=False)]
+        self._chosen, self._is_after_term = None, term.text[-1:].isalnum()
         self._state = State(output.hidden[-1], output.logits[-1])
         # One token alone is no phrase.
         self._emit(term.ids, sum(logprobs), term if len(term) > 1 else None, ())
+        if self._head is not None:
+            unit = self._head.vocabulary.find(term.ids)
+            self._head.vocabulary.tick([] if unit is None else [unit])
         return 0
 
     def _accept_draft(self, draft: Draft, output: Output) -> int:

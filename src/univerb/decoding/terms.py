@@ -5,9 +5,11 @@ LM does not mind them much. How much it may mind grows for required terms as the
 the end they are written wherever the text stands.
 """
 
+import re
 from collections.abc import Sequence
 
 from univerb.config import GenerationConfig
+from univerb.decoding.repetition import repeated_tokens
 from univerb.engines.base import Floats
 from univerb.errors import OptionError
 from univerb.phrase import Phrase
@@ -21,7 +23,7 @@ _PAUSE = 4
 
 
 class Terms:
-    """The terms of one sequence that are not written yet."""
+    """The terms of one sequence, and which of them are not written yet."""
 
     def __init__(
         self,
@@ -32,12 +34,15 @@ class Terms:
     ) -> None:
         self._tokenizer = tokenizer
         self._budget = budget
-        self._missing = {
+        self._no_repeat = config.no_repeat_ngram_size
+        self._required = set(config.require)
+        self._phrases = {
             text: self._phrase(text, vocabulary)
             for text in dict.fromkeys((*config.require, *config.prefer))
         }
-        self._required = set(config.require)
-        self._not_before = dict.fromkeys(self._missing, 0)
+        self._patterns = {term: _pattern(p.text.strip()) for term, p in self._phrases.items()}
+        self._missing = list(self._phrases)
+        self._not_before = dict.fromkeys(self._phrases, 0)
         self._check(config)
 
     def _phrase(self, text: str, vocabulary: DynamicVocabulary | None) -> Phrase:
@@ -55,6 +60,11 @@ class Terms:
                 "prefer and require change the text, but mode 'verify' (tolerance 0) writes the "
                 "plain LM's. Use mode 'unfold' or 'atomic', or leave them out."
             )
+        for term in self._phrases:
+            if banned := next((text for text in config.ban if text in term), None):
+                raise OptionError(
+                    f"{term!r} has {banned!r}, which is banned. Leave one of them out."
+                )
         if self.reserved > self._budget:
             raise OptionError(
                 f"the required texts have {self.reserved} tokens, but only {self._budget} can be "
@@ -62,60 +72,95 @@ class Terms:
             )
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Those that are not written yet."""
-        return tuple(self._missing)
-
-    @property
     def reserved(self) -> int:
         """Tokens of the budget that required terms still need: before that the text may not end."""
-        return sum(len(self._missing[term]) for term in self._required & self._missing.keys())
+        return sum(len(self._phrases[term]) for term in self._missing if term in self._required)
 
-    def update(self, ids: Sequence[int]) -> None:
-        """Drop the terms that the output's tokens hold, whoever chose them."""
-        text = self._tokenizer.decode(ids).casefold()
-        for term in [term for term in self._missing if term.strip().casefold() in text]:
-            del self._missing[term]
+    def missing_in(self, text: str) -> tuple[str, ...]:
+        """Return the terms that a text does not have as whole words, in any case of letters."""
+        return tuple(term for term, pattern in self._patterns.items() if not pattern.search(text))
 
-    def fitting(self, logits: Floats, written: int) -> Phrase | None:
-        """Return the term that fits best here, judged by its first token, or None.
+    def fitting(
+        self, logits: Floats, prompt: Sequence[int], output: Sequence[int]
+    ) -> Phrase | None:
+        """Return the missing term that fits best here, judged by its first token, or None.
 
         Args:
-            logits: The LM's (V,).
-            written: Number of base tokens in the output.
+            logits: The LM's (V,), after prompt and output.
+            prompt: Base tokens.
+            output: Base tokens that were written, whoever chose them.
         """
+        text = self._tokenizer.decode(output)
+        self._missing = [term for term in self._missing if not self._is_written(term, text)]
+        written, best = len(output), float(logits.max())
         if self._is_last_chance(written):
-            return next(self._missing[term] for term in self._missing if term in self._required)
-        best = float(logits.max())
+            return next(self._phrases[term] for term in self._missing if term in self._required)
         fits = [
-            (best - float(logits[phrase.ids[0]]), term)
-            for term, phrase in self._missing.items()
-            if written >= self._not_before[term] and len(phrase) <= self._room(term, written)
+            (best - float(logits[self._phrases[term].ids[0]]), term)
+            for term in self._missing
+            if written >= self._not_before[term]
+            and self._may_write(term, [*prompt, *output], written)
         ]
         deficit, term = min(fits, default=(0.0, ""))
-        return self._missing[term] if term and deficit <= self._allowance(term, written) else None
+        return self._phrases[term] if term and deficit <= self._allowance(term, written) else None
 
     def accepts(self, phrase: Phrase, logits: Sequence[Floats], written: int) -> bool:
-        """Tell whether a term that was read is kept; `logits` are those before its tokens."""
-        if self._is_last_chance(written):
-            return True
-        term = next(term for term, missing in self._missing.items() if missing == phrase)
-        pairs = zip(phrase.ids, logits, strict=True)
-        deficit = sum(float(row.max()) - float(row[token]) for token, row in pairs)
-        if deficit <= self._allowance(term, written):
+        """Tell whether a term that was read is kept.
+
+        Args:
+            phrase: The term.
+            logits: The LM's before each of its tokens, and after the last.
+            written: Number of base tokens in the output before it.
+
+        Returns:
+            Whether the LM does not mind it much, and would not make a longer word of it.
+        """
+        term = next(term for term in self._missing if self._phrases[term] == phrase)
+        if self._fits(term, logits, written):
+            self._missing.remove(term)
             return True
         self._not_before[term] = written + _PAUSE
         return False
 
-    def _room(self, term: str, written: int) -> int:
-        """Return the tokens that a term may have, so that the required ones still fit."""
-        others = self.reserved - (len(self._missing[term]) if term in self._required else 0)
-        return self._budget - written - others
+    def _fits(self, term: str, logits: Sequence[Floats], written: int) -> bool:
+        if self._is_last_chance(written):
+            return True
+        phrase = self._phrases[term]
+        pairs = zip(phrase.ids, logits[:-1], strict=True)
+        deficit = sum(float(row.max()) - float(row[token]) for token, row in pairs)
+        whole = self._tokenizer.decode([*phrase.ids, int(logits[-1].argmax())])
+        is_word = bool(self._patterns[term].search(whole))
+        return is_word and deficit <= self._allowance(term, written)
+
+    def _is_written(self, term: str, text: str) -> bool:
+        # At the end of the text, a longer word may still become of it.
+        return any(match.end() < len(text) for match in self._patterns[term].finditer(text))
+
+    def _may_write(self, term: str, ids: list[int], written: int) -> bool:
+        """Whether a term leaves room for those that are required, and repeats no n-gram."""
+        phrase, is_required = self._phrases[term], term in self._required
+        if len(phrase) > self._budget - written - self.reserved + len(phrase) * is_required:
+            return False
+        return (
+            is_required
+            or not self._no_repeat
+            or all(
+                token not in repeated_tokens([*ids, *phrase.ids[:index]], self._no_repeat)
+                for index, token in enumerate(phrase.ids)
+            )
+        )
 
     def _is_last_chance(self, written: int) -> bool:
-        return 0 < self.reserved >= self._budget - written
+        return 0 < self.reserved == self._budget - written
 
     def _allowance(self, term: str, written: int) -> float:
         if term not in self._required:
             return _ALLOWANCE
-        return _ALLOWANCE * self._budget / (self._budget - written)
+        return _ALLOWANCE * self._budget / max(self._budget - written, 1)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Find a text where it is not a part of a longer word."""
+    before = r"(?<!\w)" if re.match(r"\w", text) else ""
+    after = r"(?!\w)" if re.search(r"\w$", text) else ""
+    return re.compile(f"{before}{re.escape(text)}{after}", re.IGNORECASE)

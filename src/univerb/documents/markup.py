@@ -18,6 +18,7 @@ _BLOCK = re.compile(
     "title|ul"
 )
 _PARAGRAPH_END = re.compile(r"(?i)</p\s*+>")
+_MADE_PARAGRAPH = re.compile(r"(?i)(</p\s*+>)<p>")
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 for _code in ("fence", "code_block"):
     _MARKDOWN.add_render_rule(_code, lambda *_: "")
@@ -87,6 +88,9 @@ class _TextTarget:
         is_open = self._open
         if any(is_open[tag] for tag in _DROPPED) or (is_open["head"] and not is_open["title"]):
             return
+        if is_open["title"] or is_open["textarea"]:
+            # Tags are text there, also the one that was added for libxml2.
+            text = _MADE_PARAGRAPH.sub(r"\1", text)
         self._parts.append(text if is_open["pre"] else text.replace("\n", " "))
 
     def close(self) -> None:

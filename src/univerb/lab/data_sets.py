@@ -80,6 +80,7 @@ def check_data(folder: Path | None) -> Iterator[DataCheck]:
             ValueError,
             LookupError,
             TypeError,
+            RecursionError,
             DocumentError,
         ) as error:
             yield DataCheck(data_set, "damaged", first_line(error))

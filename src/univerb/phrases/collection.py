@@ -40,7 +40,7 @@ def collect_phrases(
     Raises:
         OptionError: If `max_phrases` is negative.
     """
-    if max_phrases is not None and not (isinstance(max_phrases, int) and max_phrases >= 0):
+    if max_phrases is not None and (type(max_phrases) is not int or max_phrases < 0):
         raise OptionError(
             f"max_phrases is {shown(max_phrases)}; give 0 or more, or None for no limit."
         )

@@ -139,7 +139,7 @@ class AsqaOptions(Options):
     def protocol(self, *, segment: bool) -> AsqaProtocol:
         """Return the settings of prompts and answers."""
         begin, dash, end = self.asqa_range.partition("-")
-        if not begin.isdecimal() or not dash or (end and not end.isdecimal()):
+        if not dash or not all(n.isdecimal() and len(n) < 10 for n in (begin, end or "0")):
             raise OptionError(
                 f"--asqa-range is {self.asqa_range!r}; give numbers such as 40-199, or 40- for all "
                 "from there on."

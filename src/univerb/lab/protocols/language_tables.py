@@ -69,7 +69,9 @@ def plain_systems(experiment: Experiment) -> list[TextSystem]:
 
     These are an LM that was fine-tuned apart, the LM before its training, and the model at hand.
     """
-    others = ((TRANSFORMER, experiment.transformer), (BARE, experiment.bare))
+    # Of an LM that was not trained, the LM before its training is the model at hand.
+    bare = experiment.bare if experiment.is_tuned else None
+    others = ((TRANSFORMER, experiment.transformer), (BARE, bare))
     systems = [replace(each, lm=weights_hash(lm.model)) for each, lm in others if lm]
     return [*systems, WITHOUT if experiment.is_tuned else BARE]
 
