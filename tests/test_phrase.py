@@ -119,3 +119,9 @@ class TestCut:
 def test_spans_sort_by_document_and_place() -> None:
     spans = [Span("b", 0, 1), Span("a", 5, 6), Span("a", 2, 9), Span("a", 2, 3)]
     assert sorted(spans) == [Span("a", 2, 3), Span("a", 2, 9), Span("a", 5, 6), Span("b", 0, 1)]
+
+
+@pytest.mark.parametrize("weight", [1e300, -1e300, float("nan"), float("inf")])
+def test_a_weight_that_no_logit_could_hold_is_refused(weight):
+    with pytest.raises(PhraseError, match="between -1,000,000 and 1,000,000"):
+        Phrase((1, 2), " a b", weight=weight)

@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,13 @@ def test_a_reader_that_goes_away_is_no_error(tiny_folder, tmp_path):
     process.stdout = None
     _, err = process.communicate(timeout=900)
     assert b"Traceback" not in err and b"BrokenPipe" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "univerb", "info", "--json"], stdout=full, stderr=subprocess.PIPE
+        )
+    assert ran.returncode != 0
+    assert b"None" not in ran.stderr

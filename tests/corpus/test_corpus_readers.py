@@ -19,6 +19,7 @@ from univerb.corpus.build import CorpusBuilder
 from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.objects import BLOCK, StoredObject, write_object
 from univerb.errors import CorpusError, CorruptCorpusError
+from univerb.files import map_array
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -212,3 +213,52 @@ def test_a_damaged_last_row_is_found_when_it_is_read(builder):
     last = int(corpus.phrases.rows.argmax())
     with pytest.raises(CorruptCorpusError, match=r"rows\.bin' is damaged"):
         corpus.vectors(corpus.phrases.ids(numpy.array([last])))
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(lm, tmp_path):
+    """A repository has a folder `objects`, too."""
+    (tmp_path / "repository" / "objects").mkdir(parents=True)
+    with pytest.raises(CorpusError, match="holds no corpus"):
+        open_corpus(tmp_path / "repository")
+    with pytest.raises(CorpusError, match="no corpus"):
+        CorpusBuilder(tmp_path / "repository", lm.tokenizer, CorpusSettings(), lm=lm)
+    assert [path.name for path in (tmp_path / "repository").rglob("*")] == ["objects"]
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(CorpusError, match="is no folder"):
+        open_corpus(tmp_path / "file")
+
+
+def test_a_version_that_comes_back_is_not_taken_for_one_that_goes(builder):
+    reader = open_corpus(builder.folder)
+    builder.add([document(7)])
+    builder.remove([document(7).name])
+    assert open_corpus(builder.folder).manifest == reader.manifest
+    assert list(builder.folder.glob("manifest-*.json")) == []
+    assert len(list(reader.documents())) == 3
+
+
+def test_a_builder_that_is_only_alive_keeps_no_version(lm, builder):
+    CorpusBuilder(builder.folder, lm.tokenizer, lm=lm).remove(["secret"])
+    assert not holds_secret(builder.folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
+def test_a_lock_that_is_never_given_back_is_an_error(builder, monkeypatch):
+    import fcntl
+
+    monkeypatch.setattr("univerb.files.PATIENCE", 0.0)
+    (path,) = (builder.folder / "objects").glob("phrases-*/sums.json")
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(CorpusError, match="another process has locked it"):
+            open_corpus(builder.folder)
+    assert open_corpus(builder.folder).manifest.documents == 3
+
+
+@pytest.mark.parametrize("array", [numpy.arange(3), numpy.zeros((2, 5), "f2"), numpy.ones(0, "u1")])
+def test_arrays_are_mapped_as_numpy_wrote_them(tmp_path, array):
+    numpy.save(tmp_path / "a.npy", array)
+    assert numpy.array_equal(map_array(tmp_path / "a.npy", array.dtype, array.ndim), array)
+    numpy.save(tmp_path / "b.npy", numpy.asfortranarray(numpy.ones((2, 3))))
+    with pytest.raises(ValueError, match="plain numbers"):
+        map_array(tmp_path / "b.npy")

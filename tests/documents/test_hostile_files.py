@@ -67,6 +67,10 @@ def peak_megabytes(path: Path) -> tuple[float, str]:
 
 
 class TestMarkup:
+    def test_tags_that_are_text_stay_as_they_are(self):
+        source = "<title>x</p>y</title><p>z<textarea>a</P >b</p><p></textarea>"
+        assert html_text(source) == "x</p>y\n\nz\n\na</P >b</p><p>"
+
     @pytest.mark.parametrize(
         "piece", ["<a x", "<a x='", "<!--", "<![", "<?", "</", "&#", "</i>", "<b></b>", "<script>"]
     )

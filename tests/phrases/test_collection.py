@@ -146,6 +146,11 @@ class TestOwnPhrases:
 
 
 class TestCap:
+    @pytest.mark.parametrize("cap", [-1, True, 1.5, "3"])
+    def test_a_cap_that_is_no_number_is_refused(self, cap: object) -> None:
+        with pytest.raises(OptionError, match="max_phrases is"):
+            collect_phrases([Document(TEXT)], tokenizer(), max_phrases=cap)  # type: ignore[arg-type]
+
     def test_nothing_gives_nothing(self) -> None:
         assert collect_phrases([], tokenizer()) == []
 

@@ -160,3 +160,10 @@ def test_fetching_needs_a_folder(run, tmp_path, monkeypatch):
     ran = run("lab", "data", "--fetch", "wikitext103")
     assert ran.code == 1 and "--data or UNIVERB_DATA" in ran.err
     assert {each["state"] for each in json.loads(run("lab", "data", "--json").out)} == {"missing"}
+
+
+def test_json_that_is_nested_too_deep_is_damaged(tmp_path):
+    (tmp_path / "wiki").mkdir()
+    with gzip.open(tmp_path / "wiki" / "train-00.jsonl.gz", "wb") as file:
+        file.write(b"[" * 200_000)
+    assert states(tmp_path)["wiki/train-00.jsonl.gz"][0] == "damaged"

@@ -193,6 +193,7 @@ def test_a_killed_process_continues_and_ends_with_the_same_tables(model, tmp_pat
         (("asqa",), "asqa_200_with_docs"),
         (("asqa", "--asqa-file", "nowhere.json"), "'nowhere.json'. Name the file with --asqa-file"),
         (("asqa", "--asqa-range", "40"), "--asqa-range is '40'; give numbers such as 40-199"),
+        (("asqa", "--asqa-range", "9" * 5000 + "-"), "give numbers such as 40-199"),
         (("main", "--featuriser", "nowhere/at/all"), "there is no folder 'nowhere/at/all'"),
         (("main", "--transformer", "nowhere/at/all"), "there is no folder 'nowhere/at/all'"),
         (("main", "--test-set", "wikitxt"), "Did you mean 'wikitext'"),

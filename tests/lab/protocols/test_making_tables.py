@@ -26,6 +26,7 @@ from univerb.lab.protocols.language_tables import (
     compression_table,
     default_system,
     language_table,
+    plain_systems,
 )
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.negatives_tables import KINDS, SAMPLES, AblationRow, trained_model
@@ -449,3 +450,8 @@ def test_acts_of_the_corpus_are_refused(experiment, data, tmp_path):
         replace(experiment, open_corpus=lambda name: whole).on(ACTS)
     names = [document["name"] for document in experiment.on(ACTS).corpus.listed()]
     assert any("eurlex" in name for name in names) and not any(map(is_held_out, names))
+
+
+def test_an_lm_that_was_not_trained_is_its_own_bare_lm(experiment):
+    bare = DynamicLM.wrap(make_llama(seed=5), make_tokenizer())
+    assert [each.name for each in plain_systems(replace(experiment, bare=bare))] == ["bare LM"]
