@@ -83,12 +83,15 @@ class Terms:
     def fitting(
         self, logits: Floats, prompt: Sequence[int], output: Sequence[int]
     ) -> Phrase | None:
-        """Return the missing term that fits best here, judged by its first token, or None.
+        """Find the missing term that fits best here, judged by its first token.
 
         Args:
             logits: The LM's (V,), after prompt and output.
             prompt: Base tokens.
             output: Base tokens that were written, whoever chose them.
+
+        Returns:
+            The term to try, or None.
         """
         text = self._tokenizer.decode(output)
         self._missing = [term for term in self._missing if not self._is_written(term, text)]
