@@ -31,7 +31,7 @@ test: $(DEV) ## Run the tests
 
 fuzz: $(DEV) ## Run the property tests with new random cases
 	$(BIN)/univerb setup
-	HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m hypothesis $(ARGS)
+	HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m 'hypothesis and not stress' $(ARGS)
 
 stress: $(DEV) ## Run the long tests: thousands of cases, random kills, fuzzing
 	$(BIN)/univerb setup
