@@ -262,3 +262,11 @@ def test_arrays_are_mapped_as_numpy_wrote_them(tmp_path, array):
     numpy.save(tmp_path / "b.npy", numpy.asfortranarray(numpy.ones((2, 3))))
     with pytest.raises(ValueError, match="plain numbers"):
         map_array(tmp_path / "b.npy")
+
+
+@pytest.mark.parametrize("folder", ["~nobody-here/x", "x" * 5000, 10**5000, None])
+def test_what_is_no_folder_is_no_corpus(lm, folder):
+    with pytest.raises(CorpusError, match="there is no corpus"):
+        open_corpus(folder)
+    with pytest.raises(CorpusError, match="there is no corpus"):
+        CorpusBuilder(folder, lm.tokenizer, CorpusSettings(), lm=lm)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy
 
-from univerb.corpus.corpus import Corpus, open_corpus
+from univerb.corpus.corpus import Corpus, corpus_folder, open_corpus
 from univerb.corpus.manifest import (
     MANIFEST,
     OBJECTS,
@@ -70,7 +70,7 @@ class CorpusBuilder:
         progress: OnProgress | None = None,
     ) -> None:
         # Absolute: workers may run in other folders.
-        self.folder = Path(folder).expanduser().resolve()
+        self.folder = corpus_folder(folder).resolve()
         self._tokenizer = tokenizer
         self._lm = lm
         self._workers = workers or local_workers()

@@ -53,11 +53,7 @@ def open_corpus(folder: str | Path) -> "Corpus":
         CorpusError: If there is none, or one of a newer version.
         CorruptCorpusError: If its files are damaged.
     """
-    try:
-        path = Path(folder).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError, TypeError) as error:  # no home, too long, no path
-        raise CorpusError(f"there is no corpus {shown(str(folder))}. Give its folder.") from error
+    path = corpus_folder(folder)
     while (path / MANIFEST).is_file():
         manifest = read_manifest(path)
         try:
@@ -70,6 +66,17 @@ def open_corpus(folder: str | Path) -> "Corpus":
         finish_sweep(path)
         return corpus
     raise missing_corpus(path)
+
+
+def corpus_folder(folder: str | Path) -> Path:
+    """Return the folder that a user names, with `~` for the home; one that cannot be is refused."""
+    try:
+        path = Path(folder).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError, TypeError) as error:  # no home, too long, no path
+        name = str(folder) if isinstance(folder, Path) else folder
+        raise CorpusError(f"there is no corpus {shown(name)}. Give its folder.") from error
+    return path
 
 
 class Corpus:
