@@ -264,7 +264,9 @@ def test_arrays_are_mapped_as_numpy_wrote_them(tmp_path, array):
         map_array(tmp_path / "b.npy")
 
 
-@pytest.mark.parametrize("folder", ["~nobody-here/x", "x" * 5000, 10**5000, None])
+@pytest.mark.parametrize(
+    "folder", ["~nobody-here/x", "x" * 5000, 10**5000, None], ids=["home", "long", "huge", "none"]
+)
 def test_what_is_no_folder_is_no_corpus(lm, folder):
     with pytest.raises(CorpusError, match="there is no corpus"):
         open_corpus(folder)
