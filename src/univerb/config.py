@@ -209,8 +209,7 @@ class GenerationConfig(Profile):
         if "mode" in values and mode == "atomic" and "tolerance" in self.model_fields_set:
             raise OptionError(
                 f"tolerance is {self.tolerance}, but the model's profile says 'atomic', which has "
-                "none. "
-                "Leave it out, or use mode 'unfold'."
+                "none. Leave it out, or use mode 'unfold'."
             )
         if mode == "verify":
             values["tolerance"] = 0.0

@@ -44,9 +44,9 @@ def sweep(folder: Path, present: Manifest, *, keep_unnamed: bool = False) -> Non
     What belongs to no version goes too, unless `keep_unnamed`: an interrupted change will need it.
     """
     root, kept = folder / OBJECTS, _names(present)
-    # A change may lead back to a version that was replaced before.
-    if _record(folder, present).exists():
-        _record(folder, present).unlink(missing_ok=True)
+    if (record := _record(folder, present)).exists():
+        # A change has led back to a version that was replaced before, or did not replace it.
+        record.unlink()
     with ExitStack() as stack:
         unread: dict[Path, set[str]] = {}
         for path, version in _retired(folder).items():
@@ -94,8 +94,9 @@ def missing_corpus(folder: Path) -> CorpusError:
     """Make the error for a folder without a manifest."""
     # The lock of a writer tells a corpus from other folders.
     if not (folder / OBJECTS).is_dir() or not (folder / LOCK).is_file():
+        if folder.is_file():
+            return CorpusError(f"{str(folder)!r} is no folder. Name the folder of a corpus.")
         state = "holds no corpus" if folder.is_dir() else "does not exist"
-        state = "is no folder" if folder.is_file() else state
         command = f"univerb index DOCS -o {shlex.quote(str(folder))}"
         return CorpusError(f"{str(folder)!r} {state}. Build one with: {command}")
     if is_being_written(folder):
