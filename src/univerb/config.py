@@ -274,12 +274,29 @@ class EncoderConfig(BaseModel):
     """The tied head's shape (docs/method.md, Phrase encoder)."""
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    form: Literal["flat", "conditional"] = "flat"
+    """`flat`: one softmax over V + P, as in the paper; `conditional`: a phrase has a share of its
+    first token's probability (docs/method.md, Form of the choice). Needs split heads."""
+    query: int = Field(default=0, ge=0, le=1 << 14)
+    """`conditional`: width of the residual that is added to the state before phrases are scored."""
     bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
-    """Where the split head's bias starts: low, so that a fresh head does not flood the softmax."""
+    """Where the bias of phrases starts, in the conditional form against stopping: low, so that a
+    fresh head does not flood the softmax."""
     count_correction: bool = False
     """Subtract log n, where n counts the active phrases that share a first token."""
     trained_steps: int = Field(default=0, ge=0)
     """0 means untrained; the command line says so."""
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        if self.form == "conditional" and self.heads != "split":
+            raise ValueError("form is 'conditional', which needs heads 'split'")
+        return self
+
+    def identity(self) -> str:
+        """Return what phrase vectors depend on; that of an older encoder is what it was."""
+        later = {"form", "query"} if self.form == "flat" else None
+        return self.model_dump_json(exclude=later)
 
 
 class Lora(BaseModel):

@@ -44,6 +44,7 @@ def train(
         import torch
         from transformers.utils import logging
 
+        from univerb.corpus import open_corpus
         from univerb.training import dry_run as measuring
         from univerb.training import task_factory, trainer
         from univerb.training.processes import Processes
@@ -55,7 +56,8 @@ def train(
     # The frozen regime works on states that are cached in the machine's memory.
     processes = Processes.from_environment(on_cpu=settings.regime == "frozen")
     try:
-        task = task_factory.make_task(settings, processes)
+        corpus = open_corpus(settings.frozen.corpus) if settings.frozen.corpus else None
+        task = task_factory.make_task(settings, processes, corpus)
         if dry_run:
             needs = measuring.dry_run(task, settings, processes)
             if processes.is_first:

@@ -8,7 +8,8 @@ dropped from the softmax. docs/speed.md says what that changes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy
@@ -26,6 +27,15 @@ _RESCORED = 32
 """The best of approximate logits are computed again in single precision."""
 
 
+class TokenShare(NamedTuple):
+    """A first token in the conditional form."""
+
+    stop: float
+    """Log-probability that none of its phrases is chosen, given the token."""
+    greedy: int | None
+    """The phrase that greedy decoding goes on to, as an index; None if it stops."""
+
+
 class PhraseLogits(NamedTuple):
     """Phrases that may be chosen, with their logits."""
 
@@ -35,12 +45,15 @@ class PhraseLogits(NamedTuple):
     """(S,)"""
     logits: Floats
     """(S,)"""
+    shares: "Mapping[int, TokenShare]" = MappingProxyType({})
+    """In the conditional form, what each first token keeps for itself, and its greedy phrase."""
 
     def where(self, mask: NDArray[numpy.bool_]) -> "PhraseLogits | None":
         """Keep those where the mask is True; None if none is left."""
         if not mask.any():
             return None
-        return PhraseLogits(self.indices[mask], self.first_tokens[mask], self.logits[mask])
+        columns = (self.indices[mask], self.first_tokens[mask], self.logits[mask])
+        return PhraseLogits(*columns, self.shares)
 
     def without(self, indices: Iterable[int]) -> "PhraseLogits | None":
         """Leave some phrases out; None if none is left."""

@@ -199,7 +199,7 @@ class DynamicLM(PhraseModel):
         """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
         version = self.parameter_version()
         if self._fingerprint is None or self._fingerprint[0] != version:
-            content = hashlib.sha256(self.encoder.config.model_dump_json().encode())
+            content = hashlib.sha256(self.encoder.config.identity().encode())
             rows = {"input": self.embeddings.input.weight, "output": self.embeddings.output_weight}
             for name, tensor in [*sorted(self.encoder.state_dict().items()), *rows.items()]:
                 assert isinstance(tensor, Tensor)

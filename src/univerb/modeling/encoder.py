@@ -16,7 +16,8 @@ from transformers import AutoModel, PreTrainedModel
 
 from univerb.config import EncoderConfig
 from univerb.errors import PhraseError
-from univerb.modeling.heads import Heads, TiedHead, make_heads
+from univerb.modeling.conditional import ConditionalHead
+from univerb.modeling.heads import Heads, SplitHeads, TiedHead, make_heads
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
@@ -81,6 +82,11 @@ class PhraseEncoder(nn.Module):
         super().__init__()
         self.body = body
         self.heads = heads
+        self.conditional: ConditionalHead | None = None
+        """Scores states in the conditional form of the choice."""
+        if config.form == "conditional":
+            size = heads.output.out_features if isinstance(heads, SplitHeads) else 0
+            self.conditional = ConditionalHead(size, config.query, -config.bias)
         self.config = config
         self.tokenizer = tokenizer
         """The body's own, or None if it reads the LM's tokens and embeddings."""

@@ -3,7 +3,9 @@
 `TiedHead` is the paper's: one vector for both embedding matrices (paper, section 2.2).
 `SplitHeads` gives each side its own, as a correction of vectors that the LM knows already: the
 last token's row on the input side, the first token's on the output side. Both corrections start
-at zero, so a fresh encoder changes nothing that its bias does not allow.
+at zero, so a fresh encoder changes nothing that its bias does not allow. In the conditional form
+(`conditional`) the first token is chosen already: the output vector is the correction alone, and
+what it is scored against brings its own coordinates.
 """
 
 import torch
@@ -20,17 +22,23 @@ class SplitHeads(nn.Module):
     then learn in coordinates in which all directions are alike, and in the size of the LM's rows.
     """
 
-    def __init__(self, encoder_size: int, hidden_size: int, bias: float) -> None:
+    def __init__(
+        self, encoder_size: int, hidden_size: int, bias: float, is_conditional: bool = False
+    ) -> None:
         super().__init__()
         self.input = nn.Linear(encoder_size, hidden_size)
         self.output = nn.Linear(encoder_size, hidden_size)
-        self.bias = nn.Parameter(torch.tensor(bias))
         self.register_buffer("read", torch.eye(encoder_size))
         self.register_buffer("fed", torch.ones(()))
-        self.register_buffer("scored", torch.eye(hidden_size))
         self.read: Tensor
         self.fed: Tensor
-        self.scored: Tensor
+        self.bias: Tensor
+        self.scored: Tensor | None = None
+        if is_conditional:
+            self.register_buffer("bias", torch.zeros(()), persistent=False)
+        else:
+            self.bias = nn.Parameter(torch.tensor(bias))
+            self.register_buffer("scored", torch.eye(hidden_size))
         for head in (self.input, self.output):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
@@ -47,10 +55,10 @@ class SplitHeads(nn.Module):
         if rows.any():
             self.fed.copy_(rows.pow(2).mean().sqrt())
         if hidden.any():
-            self.read.copy_(_whitening(hidden))
-        if states.any():
+            self.read.copy_(whitening(hidden))
+        if self.scored is not None and states.any():
             # Of length one, not of size one in each direction: a score is a sum over all of them.
-            self.scored.copy_(_whitening(states) / states.shape[1] ** 0.5)
+            self.scored.copy_(whitening(states) / states.shape[1] ** 0.5)
 
     @torch.no_grad()
     def sharpen(self, factor: float) -> None:
@@ -70,7 +78,8 @@ class SplitHeads(nn.Module):
             Input and output vectors.
         """
         whitened = hidden @ self.read
-        return last + self.input(whitened) * self.fed, first + self.output(whitened) @ self.scored
+        inputs, outputs = last + self.input(whitened) * self.fed, self.output(whitened)
+        return inputs, outputs if self.scored is None else first + outputs @ self.scored
 
 
 class TiedHead(nn.Module):
@@ -112,7 +121,7 @@ class TiedHead(nn.Module):
         last.bias.mul_(scale)
 
 
-def _whitening(states: Tensor) -> Tensor:
+def whitening(states: Tensor) -> Tensor:
     """Return the symmetric matrix that whitens states: unit variance in all directions."""
     moments = states.float().T @ states.float() / len(states)
     values, directions = torch.linalg.eigh(moments)
@@ -129,4 +138,4 @@ def make_heads(encoder_size: int, hidden_size: int, config: EncoderConfig) -> He
     """Build the heads that a config names."""
     if config.heads == "tied":
         return TiedHead(encoder_size, hidden_size, config)
-    return SplitHeads(encoder_size, hidden_size, config.bias)
+    return SplitHeads(encoder_size, hidden_size, config.bias, config.form == "conditional")

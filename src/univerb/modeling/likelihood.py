@@ -16,6 +16,7 @@ import numpy
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[numpy.float64]
+Ints = NDArray[numpy.int64]
 Key = tuple[int, ...]
 
 
@@ -129,6 +130,43 @@ def strict_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
     return likelihood
 
 
+class Segmentations(NamedTuple):
+    """All ways of writing a text in units."""
+
+    log_likelihood: float
+    """Over all of them, in nats."""
+    posterior: Floats
+    """(U,) the probability of each unit, given the text."""
+
+
+def segmentations(
+    begin: Ints, end: Ints, logprob: Floats, unit_price: float = 0.0
+) -> Segmentations:
+    """Sum over all ways of writing a text in units, forwards and backwards.
+
+    Args:
+        begin: (U,) where each unit begins, in order; the first begins the text.
+        end: (U,) where it ends.
+        logprob: (U,) its log-probability after the text before it.
+        unit_price: Nats that a segmentation gains for each token more than its units.
+
+    Returns:
+        The log-likelihood, with the price, and the posterior of each unit.
+    """
+    first = int(begin[0])
+    value = (logprob + unit_price * (end - begin - 1)).tolist()
+    edges = list(zip((begin - first).tolist(), (end - first).tolist(), value, strict=True))
+    size = int(end.max()) - first
+    before, after = [0.0, *[-math.inf] * size], [*[-math.inf] * size, 0.0]
+    for start, stop, score in edges:
+        before[stop] = _log_add(before[stop], before[start] + score)
+    for start, stop, score in reversed(edges):
+        after[start] = _log_add(after[start], after[stop] + score)
+    total = before[size]
+    posterior = [math.exp(before[a] + score + after[b] - total) for a, b, score in edges]
+    return Segmentations(total, numpy.array(posterior))
+
+
 def bits_per_byte(log_likelihood: float, size: int) -> float:
     """Turn nats of a text into bits per byte of it; 0 for a text of no bytes."""
     return -log_likelihood / math.log(2) / size if size else 0.0
@@ -138,6 +176,11 @@ def _with_bias(text: ScoredText, biases: Sequence[float]) -> tuple[Floats, Float
     """Return the biases as an array (B,), and the logsumexp over V + P with each of them (T, B)."""
     bias = numpy.asarray(biases, dtype=numpy.float64)
     return bias, numpy.logaddexp(text.token_total[:, None], text.phrase_total[:, None] + bias)
+
+
+def _log_add(left: float, right: float) -> float:
+    low, high = (left, right) if left < right else (right, left)
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
 def _logsumexp(row: NDArray[Any]) -> float:

@@ -89,32 +89,34 @@ class LossConfig(Section):
 
 
 class FrozenConfig(Section):
-    """Rows of cached states against a pool (docs/method.md, Frozen regime)."""
+    """Passages with the candidates of run time (docs/method.md, Frozen regime)."""
 
-    cache: str | None = None
-    """Folder of the states; by default in univerb's cache folder."""
-    groups: int = Field(default=64, ge=1)
-    """Groups of 16 passages in an epoch: the text that is really used."""
-    steps_per_group: int = Field(default=2, ge=1)
-    """Number of steps into which the word starts of a group are divided."""
+    corpus: str | None = None
+    """A corpus (`univerb index`) that candidates are retrieved from; by default an index of the
+    training documents is made at every start."""
+    chunks: int = Field(default=32, ge=0, le=1024)
+    """Chunks of other documents that are retrieved for a passage, by its first tokens."""
+    first: int = Field(default=128, ge=8)
+    """Tokens of a passage that are only read: they retrieve, and bring the first candidates."""
+    context_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of passages before which the best chunks stand."""
+    context_chunks: int = Field(default=2, ge=0, le=64)
+    """How many chunks these are."""
     sizes: Sizes = (2, 8)
     """Shortest and longest phrase, in tokens."""
-    own: float = Field(default=0.1, gt=0.0, le=1.0)
-    """Share of word starts whose own continuation is encoded and may be chosen there."""
-    own_weight: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Weight of these rows in the loss; for the others a phrase matches only if another window of
-    the pool brought it."""
-    decay: float = Field(default=0.6, gt=0.0, le=1.0)
-    """Factor by which each further token makes a gold phrase rarer: 1 draws lengths evenly."""
-    bank: int = Field(default=4096, ge=0)
-    """pre-batch: phrases of earlier steps that stay in the pool, as they were encoded then."""
-    marginal: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Weight of the marginal loss, in which every segmentation of the text is right; the rest is
-    L_p, in which only the longest phrase is."""
-    teacher: float = Field(default=0.0, ge=0.0, le=1000.0)
+    max_options: int | None = Field(default=64, ge=1)
+    """Phrases among which one choice is made; more are sampled. null for all."""
+    unit_price: float = Field(default=1.0, ge=0.0, le=100.0)
+    """Nats that a unit less is worth: 0 is the marginal likelihood, which hardly fires."""
+    teacher: float = Field(default=0.5, ge=0.0, le=1000.0)
     """Weight of the distillation of the LM's choice among phrases that begin as the text does."""
-    sharpen: float = Field(default=1.0, gt=0.0, le=10.0)
-    """Scale the output head by this factor in the exported encoder."""
+    states: Literal["float32", "bfloat16"] = "float32"
+    """Precision in which the LM reads the text: bfloat16 is faster where the CPU has it."""
+    cache: str | None = None
+    """Folder of the states; by default in univerb's cache folder."""
+    keep_groups: int | None = Field(default=None, ge=1)
+    """Groups of 16 passages whose states stay on the disk behind the one in use; null for all.
+    Enough for all steps since the last checkpoint, or a run resumes with other bits."""
     input_every: int = Field(default=2, ge=0)
     """Steps from one training of the input head to the next; 0 for never."""
     input_phrases: int = Field(default=96, ge=1)

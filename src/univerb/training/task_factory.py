@@ -14,20 +14,30 @@ from univerb.modeling.checkpoint import describe, read_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
+from univerb.retrieval.base import Retriever
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.frozen_task import FrozenTask
+from univerb.training.frozen.retrieved import ChunkIndex, RetrievedPassages
 from univerb.training.frozen.states import StateCache
 from univerb.training.mixed_task import MixedTask
 from univerb.training.negatives import Generator
 from univerb.training.processes import Processes
+from univerb.training.snapshots import digest
 from univerb.training.task import Task
 from univerb.training.training_documents import TrainingDocuments
 from univerb.training.training_passages import Passages
 
+_CONTEXT = ("context_share", "context_chunks")
 
-def make_task(config: TrainingConfig, processes: Processes) -> Task:
-    """Load models and text of a run; OptionError if its settings do not go together."""
+
+def make_task(
+    config: TrainingConfig, processes: Processes, retriever: Retriever | None = None
+) -> Task:
+    """Load models and text of a run; OptionError if its settings do not go together.
+
+    The frozen regime retrieves its candidates; by default from the training documents.
+    """
     if config.regime == "frozen":
         _check_frozen(config)
     data = config.data
@@ -48,11 +58,18 @@ def make_task(config: TrainingConfig, processes: Processes) -> Task:
             "encoder_from names a model with its own tokenizer, which the frozen regime cannot "
             "use: it reads windows of the LM's tokens. Leave it out, or use full or lora."
         )
+    if lm.encoder.config.form != "conditional":
+        raise OptionError(
+            "the frozen regime trains the conditional form of the choice. Give encoder.form: "
+            "conditional, or use full or lora."
+        )
+    found = retriever or ChunkIndex(documents)
+    reader = lm if config.frozen.states == "float32" else _reader(config, str(processes.device))
     return FrozenTask(
         lm,
         config,
-        _state_cache(lm, config, documents, config.run.seed),
-        _state_cache(lm, config, validation, 0) if validation else None,
+        _state_cache(reader, config, documents, found, config.run.seed, config.frozen.keep_groups),
+        _state_cache(reader, config, validation, found, 0, None) if validation else None,
         processes,
     )
 
@@ -95,9 +112,24 @@ def _check_frozen(config: TrainingConfig) -> None:
             )
 
 
+def _reader(config: TrainingConfig, device: str) -> DynamicLM:
+    """Load the backbone once more, in the precision that it reads the training text in."""
+    model, hf_tokenizer = load_backbone(config.model, device=device, dtype=config.frozen.states)
+    return DynamicLM.wrap(model, hf_tokenizer, config.encoder)
+
+
 def _state_cache(
-    lm: DynamicLM, config: TrainingConfig, documents: Sequence[Document], seed: int
+    reader: DynamicLM,
+    config: TrainingConfig,
+    documents: Sequence[Document],
+    retriever: Retriever,
+    seed: int,
+    keep: int | None,
 ) -> StateCache:
-    cache = config.frozen.cache
-    folder = Path(cache).expanduser() if cache else cache_directory() / "states"
-    return StateCache(folder, lm, Passages(documents, lm.tokenizer, config.data.block), seed)
+    settings = config.frozen
+    folder = Path(settings.cache).expanduser() if settings.cache else cache_directory() / "states"
+    passages = Passages(documents, reader.tokenizer, config.data.block)
+    retrieved = RetrievedPassages(passages, retriever, reader.tokenizer, settings, seed)
+    layout = settings.model_dump(include={"corpus", "chunks", "first", *_CONTEXT})
+    name = f"{passages.fingerprint()}-{digest(str(layout), {})[:8]}-{seed}"
+    return StateCache(folder, reader, retrieved, name, keep)

@@ -51,15 +51,26 @@ class Passages:
             content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
         return content.hexdigest()[:16]
 
-    def tokens(self, seed: int, index: int) -> TokenizedText:
-        """Return passage `index` of a run; after `len(self)` of them the next epoch begins."""
+    def text(self, seed: int, index: int) -> Document:
+        """Return passage `index` of a run, named as its document.
+
+        After `len(self)` of them the next epoch begins.
+        """
         epoch, number = divmod(index, len(self))
         passage = int(_order(seed, epoch, len(self))[number])
         owner = int(numpy.searchsorted(self._first, passage, side="right")) - 1
-        text = self._documents[owner].text
+        document = self._documents[owner]
         begin = (passage - int(self._first[owner])) * self._characters
-        words = text[_word_start(text, begin) : _word_start(text, begin + self._characters)]
-        tokens = _truncate(tokenize_text(words, self._tokenizer), self._block - len(self._begin))
+        start, end = (_word_start(document.text, at) for at in (begin, begin + self._characters))
+        return Document(document.text[start:end], document.name)
+
+    def tokens(self, seed: int, index: int) -> TokenizedText:
+        """Return the tokens of passage `index`, as many as a passage may have."""
+        return self.tokenized(self.text(seed, index).text)
+
+    def tokenized(self, text: str) -> TokenizedText:
+        """Return a text as a passage, cut where it is too long."""
+        tokens = _truncate(tokenize_text(text, self._tokenizer), self._block - len(self._begin))
         return _prepend(self._begin, tokens)
 
 

@@ -182,7 +182,7 @@ class LlamaCppLM(PhraseModel):
 
     def _computed_fingerprint(self) -> str:
         # The very bytes that DynamicLM hashes; a test holds the two together.
-        content = hashlib.sha256(self._card.encoder.model_dump_json().encode())
+        content = hashlib.sha256(self._card.encoder.identity().encode())
         for name, tensor in self._encoder_tensors():
             content.update(f"{name} {tensor.shape} torch.{tensor.dtype}".encode())
             content.update(tensor.tobytes())

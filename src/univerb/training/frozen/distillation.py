@@ -1,72 +1,50 @@
-"""Distillation of the LM's own expectation into the scores of phrases that begin as the text does.
+"""Distillation of the LM's own expectation into the choice among phrases that begin as the text.
 
-The text shows which of a pool's phrases was right, if any: little information in most rows. The
-cached state after the true first token says more. It gives the probability of every second token,
-so of all phrases that share that first token: which of them the LM would go on to write.
+The text shows which of the candidates was right, if any: little information in most places. The
+state after the true first token says more. It gives the probability of every second token, so of
+all phrases that share that first token: which of them the LM would go on to write.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from univerb.training.frozen.pools import LivePool
-
-
-class Bigrams(NamedTuple):
-    """The different first two tokens of a pool's phrases."""
-
-    first: Tensor
-    """(C,) first tokens."""
-    second: Tensor
-    """(C,) second tokens."""
-    of_phrase: Tensor
-    """(K,) the bigram of each phrase."""
-
-    @classmethod
-    def of(cls, pool: LivePool) -> "Bigrams":
-        """Collect the bigrams of a pool's phrases."""
-        both = torch.stack([pool.first, pool.second], dim=1)
-        bigrams, of_phrase = torch.unique(both, dim=0, return_inverse=True)
-        return cls(bigrams[:, 0], bigrams[:, 1], of_phrase)
+from univerb.training.frozen.pools import Pool, Stretch
+from univerb.training.frozen.states import PassageStates
 
 
 def distillation_loss(
-    logits: Tensor,
-    first: Tensor,
-    following: Tensor,
-    logsumexp: Tensor,
-    second_rows: Tensor,
-    bigrams: Bigrams,
-) -> tuple[Tensor, Tensor]:
-    """Compare phrases that share the true first token with the LM's second tokens.
+    pool: Pool, stretch: Stretch, go: Tensor, passage: PassageStates, output_weight: Tensor
+) -> Tensor:
+    """Compare the choice among phrases with the LM's second tokens, where it first goes on.
 
     Args:
-        logits: (R, K) of the pool's phrases.
-        first: (R,) the tokens that follow in the text.
-        following: (R, d) the LM's states after them.
-        logsumexp: (R,) of its logits over V there.
-        second_rows: (C, d) the LM's output rows of the second tokens.
-        bigrams: Of the phrases.
+        pool: The candidates.
+        stretch: The choices along the text.
+        go: (O,) log-probability of each option, given that its node is reached.
+        passage: The LM's states.
+        output_weight: (V, d) the LM's output matrix.
 
     Returns:
-        (R,) KL(LM || phrases) over the second tokens that the pool offers, and (R,) its weight: the
-        LM's probability that one of them follows, 0 where the pool offers no choice.
+        KL(LM || phrases) over the second tokens that the options offer, summed over the choices
+        and weighted by the LM's probability that one of these tokens follows.
     """
-    shared = first[:, None] == bigrams.first
-    rows = (shared.sum(1) > 1).nonzero()[:, 0]
-    shared = shared[rows]
-    student = logits[rows].masked_fill(~shared[:, bigrams.of_phrase], -torch.inf).log_softmax(1)
-    mass = torch.zeros_like(shared, dtype=student.dtype)
-    mass = mass.index_add(1, bigrams.of_phrase, student.exp())
+    is_first = ~torch.from_numpy(stretch.is_phrase)
+    choice = torch.from_numpy(stretch.choice)
+    mask = is_first[choice]
+    choice, go = choice[mask], go[mask]
+    second = torch.from_numpy(pool.ids[stretch.option, 1])[mask]
+    count = len(stretch.state)
+    pairs, pair = torch.unique(torch.stack([choice, second]), dim=1, return_inverse=True)
+    after = torch.from_numpy(stretch.state)[pairs[0]] + 1
     with torch.no_grad():
-        teacher = following[rows] @ second_rows.T - logsumexp[rows, None]
-        teacher = teacher.masked_fill(~shared, -torch.inf)
-        covered = teacher.logsumexp(1)
-        target = (teacher - covered[:, None]).exp()
-        entropy = torch.special.entr(target).sum(1)
+        products = (passage.hidden[after].float() * output_weight[pairs[1]]).sum(-1)
+        teacher = (products - passage.logsumexp[after]).exp()
+        covered = torch.zeros(count).index_add(0, pairs[0], teacher)
+        target = teacher / covered[pairs[0]].clamp_min(1e-9)
+    # What the options have in common is whether to go on at all: not the LM's question.
+    shares = go.exp()
+    total = torch.zeros(count).index_add(0, choice, shares)
+    student = torch.zeros(len(target)).index_add(0, pair, shares) / total[pairs[0]].clamp_min(1e-9)
     # Where the target is 0, so is the term, whatever the scores.
-    cross_entropy = -(target * mass.clamp_min(1e-12).log()).sum(1)
-    zeros = logits.new_zeros(len(first))
-    loss = zeros.index_copy(0, rows, cross_entropy - entropy)
-    return loss, zeros.index_copy(0, rows, covered.exp())
+    divergence = target * (target.clamp_min(1e-12).log() - student.clamp_min(1e-12).log())
+    return (divergence * covered[pairs[0]]).sum()

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
-from univerb.training.frozen.states import TokenizedPassages
 from univerb.training.frozen.windows import Windows
 
 
@@ -36,33 +35,32 @@ def after_phrase(lm: DynamicLM, dynamic: Tensor, static: Tensor) -> AfterPhrase:
 
 
 def input_losses(
-    lm: DynamicLM, passages: TokenizedPassages, rows: Windows, lengths: Tensor, context: int
+    lm: DynamicLM, ids: Tensor, rows: Windows, lengths: Tensor, context: int
 ) -> AfterPhrase:
     """Feed phrases as single vectors and compare what the LM expects after them.
 
     Args:
         lm: The frozen LM and its encoder.
-        passages: Some text.
-        rows: Where the phrases begin, all in one passage.
+        ids: (N,) a passage.
+        rows: Where the phrases begin; not at its first token.
         lengths: (B,) their tokens.
         context: Tokens of text before the last phrase, at most.
 
     Returns:
         The divergences, with gradients to the encoder.
     """
-    begin = rows.before + 1
+    begin = torch.from_numpy(rows.start)
     end = begin + lengths
-    first_of_passage = int((passages.passage < passages.passage[begin[0]]).sum())
-    base = max(int(end.max()) - context, first_of_passage)
     # Also the first phrase has text before it.
-    base = min(base, max(int(begin.min()) - 1, first_of_passage))
+    base = max(min(int(end.max()) - context, int(begin.min()) - 1), 0)
     # A passage begins as a prompt does; so does a text that begins within one.
-    special = lm.tokenizer.begin_ids if base > first_of_passage else []
-    text = Branches(lm, [*special, *passages.ids[base : int(end.max())].tolist()])
+    special = lm.tokenizer.begin_ids if base else []
+    text = Branches(lm, [*special, *ids[base : int(end.max())].tolist()])
     base -= len(special)
-    hidden = lm.encoder.hidden_states(rows.ids[:, : int(lengths.max())], lm.embeddings)
-    at_last = torch.arange(len(rows)), lengths - 1
-    last, first = rows.ids[at_last], rows.ids[:, 0]
+    windows = torch.from_numpy(rows.ids)[:, : int(lengths.max())]
+    hidden = lm.encoder.hidden_states(windows, lm.embeddings)
+    at_last = torch.arange(len(windows)), lengths - 1
+    last, first = windows[at_last], windows[:, 0]
     vectors, _ = lm.encoder.heads(
         hidden[at_last], lm.embeddings.input(last), lm.embeddings.output_weight[first]
     )

@@ -1,136 +1,253 @@
-"""The pool of a frozen step: its own phrases and, as they were encoded then, earlier ones."""
+"""What a stretch of text could be written with, and every way of writing it.
+
+The candidates of a stretch are those of run time: the phrases of the chunks that retrieval brings
+for the text before it, and of that text. Along the true text only a few nodes of the phrase tree
+are ever reached (`modeling.phrase_tree`): those whose tokens the text begins with. So only the
+phrases directly under these nodes are encoded, and the likelihood is exact all the same.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy
+from numpy.typing import NDArray
 
-from univerb.modeling.dynamic import DynamicLM
-from univerb.training.config import NegativeConfig
-from univerb.training.frozen.windows import Windows
+from univerb.phrases.hashing import Ints
+from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.training.frozen.windows import Flags, Windows, hashes
+
+Floats = NDArray[numpy.float64]
 
 
-def pool_mask(windows: Windows, length: Tensor, negatives: NegativeConfig) -> Tensor:
-    """Select the prefixes of windows that join the pool.
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Phrases as a tree; a node is a first token (0 to F - 1) or a phrase (F to F + K - 1)."""
+
+    first: Ints
+    """(F,) the first tokens, sorted."""
+    keys: Ints
+    """(K,) hashes of the phrases, sorted."""
+    ids: Ints
+    """(K, L) their tokens."""
+    length: Ints
+    """(K,)"""
+    children: Ints
+    """(K,) the phrases by the node that they hang under."""
+    edges: Ints
+    """(F + K + 1,) where the phrases under each node begin among `children`."""
+
+    @classmethod
+    def of(cls, windows: Windows) -> "Pool":
+        """Collect the phrases of windows."""
+        row, column = numpy.nonzero(windows.is_phrase)
+        keys, index = numpy.unique(windows.keys[row, column], return_index=True)
+        row, column = row[index], column[index]
+        first = numpy.unique(windows.ids[row, 0])
+        # The longest shorter beginning that is a phrase, too, be it in another place.
+        found, is_known = _find(keys, windows.keys[row])
+        is_known &= numpy.arange(windows.keys.shape[1]) < column[:, None]
+        longest = numpy.where(is_known, numpy.arange(windows.keys.shape[1]), -1).max(1, initial=-1)
+        parent = numpy.where(
+            longest < 0,
+            numpy.searchsorted(first, windows.ids[row, 0]),
+            len(first) + found[numpy.arange(len(row)), longest],
+        )
+        children = numpy.argsort(parent, kind="stable")
+        nodes = numpy.arange(len(first) + len(keys) + 1)
+        edges = numpy.searchsorted(parent[children], nodes)
+        return cls(first, keys, windows.ids[row], column + 1, children, edges)
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of phrases directly under each node."""
+        return numpy.diff(self.edges)
+
+    def roots(self, tokens: Ints) -> Ints:
+        """Return the nodes of first tokens, -1 where no phrase begins so."""
+        found, is_known = _find(self.first, tokens)
+        return numpy.where(is_known, found, -1)
+
+    def phrases(self, keys: Ints) -> Ints:
+        """Return the phrases with these hashes, -1 where there is none."""
+        found, is_known = _find(self.keys, keys)
+        return numpy.where(is_known, found, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of text, the choices along it, and the units that it can be written in.
+
+    A choice is a place of the text and a node of the tree that the text has reached there: between
+    stopping and the options, which are the phrases directly under it.
+    """
+
+    begin: int
+    end: int
+    state: Ints
+    """(C,) the token after which each choice is made."""
+    is_phrase: Flags
+    """(C,) whether its node is a phrase, not only a first token."""
+    size: Ints
+    """(C,) number of phrases under the node, whether or not all are among the options."""
+    option: Ints
+    """(O,) phrases, as indices into `Pool.keys`."""
+    choice: Ints
+    """(O,) the choice that each is an option of."""
+    log_weight: Floats
+    """(O,) how many phrases an option stands for, where others were left out."""
+    overlap: Ints
+    """(O,) tokens before the place that are, together with the option, a phrase of the pool."""
+    unit_begin: Ints
+    """(U,) tokens and phrases of the text, in its order."""
+    unit_end: Ints
+    taken: tuple[Ints, Ints]
+    """(unit, option): the options that lead to each unit."""
+    stopped: tuple[Ints, Ints]
+    """(unit, choice): the choices that it ends with stopping."""
+
+
+class _Reached(NamedTuple):
+    """The nodes that the text reaches, word start by word start, each path from its root on."""
+
+    start: Ints
+    """The place of the text from which on the node is reached."""
+    node: Ints
+    end: Ints
+    """The place after the node's last token."""
+
+
+def stretch(
+    pool: Pool,
+    ids: NDArray[numpy.int32],
+    truth: Windows,
+    span: tuple[int, int],
+    max_options: int | None,
+    generator: numpy.random.Generator,
+) -> Stretch:
+    """Find every way of writing a stretch of text.
 
     Args:
-        windows: Those whose continuation is encoded.
-        length: (W,) tokens of the gold phrase of each.
-        negatives: The kinds in use.
+        pool: The candidates.
+        ids: The text's tokens, with breaks where no phrase may be.
+        truth: Its windows in the stretch, whether or not they are phrases.
+        span: First token and end of the stretch.
+        max_options: Of a choice; more are sampled, each to stand for several. None for no limit.
+        generator: Draws the sample.
 
     Returns:
-        (W, L): the gold phrases, their prefixes and their extensions, as configured.
+        The stretch.
     """
-    size = torch.arange(1, windows.ids.shape[1] + 1)
-    mask = size == length[:, None]
-    if "prefixes" in negatives.kinds:
-        mask |= size < length[:, None]
-    if "self-retrieval" in negatives.kinds:
-        mask |= (size > length[:, None]) & (size <= length[:, None] + negatives.extensions)
-    return mask & windows.is_phrase
+    reached = _reached(pool, truth, span[1])
+    has_children = pool.sizes[reached.node] > 0
+    choice_of = numpy.where(has_children, numpy.cumsum(has_children) - 1, -1)
+    nodes = reached.node[has_children]
+    is_true = numpy.zeros(len(pool.keys), dtype=bool)
+    is_true[reached.node[reached.node >= len(pool.first)] - len(pool.first)] = True
+    option, choice, log_weight = _options(pool, nodes, is_true, max_options, generator)
+    taken, stopped = _paths(pool, reached, choice_of, option, choice)
+    # Elsewhere the text has the LM's tokens.
+    is_plain = numpy.ones(span[1] - span[0], dtype=bool)
+    is_plain[reached.start - span[0]] = False
+    plain = span[0] + numpy.flatnonzero(is_plain)
+    begin = numpy.concatenate([reached.start, plain])
+    end = numpy.concatenate([reached.end, plain + 1])
+    order = numpy.lexsort((end, begin))
+    number = numpy.argsort(order)
+    return Stretch(
+        *span,
+        state=reached.start[has_children] - 1,
+        is_phrase=nodes >= len(pool.first),
+        size=pool.sizes[nodes],
+        option=option,
+        choice=choice,
+        log_weight=log_weight,
+        overlap=_overlaps(pool, ids, reached.start[has_children][choice], option),
+        unit_begin=begin[order],
+        unit_end=end[order],
+        taken=(number[taken[:, 0]], taken[:, 1]),
+        stopped=(number[stopped[:, 0]], stopped[:, 1]),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LivePool:
-    """The phrases that a step encodes, each key once."""
-
-    keys: Tensor
-    """(K,) hashes."""
-    first: Tensor
-    """(K,) first tokens."""
-    second: Tensor
-    """(K,) second tokens."""
-    last: Tensor
-    """(K,) last tokens."""
-    window: Tensor
-    """(K,) the encoded window that has each."""
-    column: Tensor
-    """(K,) the column of its last token."""
-    owners: Tensor
-    """(K,) number of windows that bring it."""
-
-    @classmethod
-    def of(cls, windows: Windows, mask: Tensor) -> "LivePool":
-        """Collect the phrases of encoded windows that a mask (W, L) selects."""
-        window, column = mask.nonzero(as_tuple=True)
-        keys, inverse, owners = torch.unique(
-            windows.keys[window, column], return_inverse=True, return_counts=True
-        )
-        # Equal keys have equal vectors: the first window that brings one will do.
-        index = torch.full((len(keys),), len(inverse)).scatter_reduce(
-            0, inverse, torch.arange(len(inverse)), "amin"
-        )
-        window, column = window[index], column[index]
-        ids = windows.ids[window]
-        last = windows.ids[window, column]
-        return cls(keys, ids[:, 0], ids[:, 1], last, window, column, owners)
+def _reached(pool: Pool, truth: Windows, end: int) -> _Reached:
+    root = pool.roots(truth.ids[:, 0])
+    truth, root = truth.where(root >= 0), root[root >= 0]
+    phrase = pool.phrases(truth.keys)
+    index = truth.start[:, None] + numpy.arange(phrase.shape[1])
+    row, column = numpy.nonzero((phrase >= 0) & (index < end))
+    rows = numpy.concatenate([numpy.arange(len(root)), row])
+    columns = numpy.concatenate([numpy.zeros(len(root), numpy.int64), column])
+    nodes = numpy.concatenate([root, len(pool.first) + phrase[row, column]])
+    order = numpy.lexsort((columns, rows))
+    start = truth.start[rows[order]]
+    return _Reached(start, nodes[order], start + columns[order] + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Bank:
-    """Phrases of earlier steps, without gradients (pre-batch), each key once."""
+def _options(
+    pool: Pool,
+    nodes: Ints,
+    is_true: Flags,
+    max_options: int | None,
+    generator: numpy.random.Generator,
+) -> tuple[Ints, Ints, Floats]:
+    """Return the options of the choices at nodes; the same ones wherever a node comes again."""
+    drawn: dict[int, tuple[Ints, Floats]] = {}
+    for node in numpy.unique(nodes).tolist():
+        children = pool.children[pool.edges[node] : pool.edges[node + 1]]
+        weight = numpy.zeros(len(children))
+        others = children[~is_true[children]]
+        if max_options is not None and len(others) > max_options:
+            kept = children[is_true[children]]
+            weight = numpy.full(len(kept) + max_options, numpy.log(len(others) / max_options))
+            weight[: len(kept)] = 0.0
+            some = generator.choice(others, max_options, replace=False)
+            children = numpy.concatenate([kept, some])
+        drawn[node] = children, weight
+    each = [drawn[node] for node in nodes.tolist()]
+    sizes = [len(children) for children, _ in each]
+    none = numpy.empty(0)
+    return (
+        numpy.concatenate([none.astype(numpy.int64), *(children for children, _ in each)]),
+        numpy.repeat(numpy.arange(len(nodes)), sizes),
+        numpy.concatenate([none, *(weight for _, weight in each)]),
+    )
 
-    keys: Tensor
-    first: Tensor
-    outputs: Tensor
-    """(K, d), in half precision."""
 
-    @classmethod
-    def empty(cls, width: int) -> "Bank":
-        """Return a bank without phrases."""
-        none = torch.empty(0, dtype=torch.long)
-        return cls(none, none.clone(), torch.empty(0, width, dtype=torch.float16))
-
-    def pushed(self, pool: LivePool, outputs: Tensor, size: int) -> "Bank":
-        """Return the bank with newer phrases before the older ones, truncated to `size`."""
-        old = ~torch.isin(self.keys, pool.keys)
-        return Bank(
-            torch.cat([pool.keys, self.keys[old]])[:size].contiguous(),
-            torch.cat([pool.first, self.first[old]])[:size].contiguous(),
-            torch.cat([outputs.detach().half(), self.outputs[old]])[:size].contiguous(),
-        )
+def _overlaps(pool: Pool, ids: NDArray[numpy.int32], start: Ints, option: Ints) -> Ints:
+    """Count the tokens before places that are, together with an option, a phrase of the pool."""
+    overlap = numpy.zeros(len(option), dtype=numpy.int64)
+    width = pool.ids.shape[1]
+    for size in range(1, MAX_OVERLAP + 1):
+        fits = numpy.flatnonzero((pool.length[option] + size <= width) & (start >= size))
+        before = ids[start[fits][:, None] - numpy.arange(size, 0, -1)].astype(numpy.int64)
+        joined = numpy.concatenate([before, pool.ids[option[fits], : width - size]], axis=1)
+        keys = hashes(joined)[numpy.arange(len(fits)), pool.length[option[fits]] + size - 1]
+        overlap[fits[pool.phrases(keys) >= 0]] = size
+    return overlap
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """All phrases among which the rows of a step choose."""
+def _paths(
+    pool: Pool, reached: _Reached, choice_of: Ints, option: Ints, choice: Ints
+) -> tuple[Ints, Ints]:
+    """Return (unit, option) for all that leads to each reached node, (unit, choice) for stops."""
+    places = {pair: i for i, pair in enumerate(zip(choice.tolist(), option.tolist(), strict=True))}
+    taken: list[tuple[int, int]] = []
+    path: list[int] = []
+    for unit, node in enumerate(reached.node.tolist()):
+        if node < len(pool.first):
+            path = []
+        else:
+            # A phrase hangs under the node that the text reached before it.
+            path = [*path, places[int(choice_of[unit - 1]), node - len(pool.first)]]
+        taken += [(unit, at) for at in path]
+    units = numpy.flatnonzero(choice_of >= 0)
+    stopped = numpy.stack([units, choice_of[units]], axis=1)
+    return numpy.array(taken, dtype=numpy.int64).reshape(-1, 2), stopped
 
-    keys: Tensor
-    first: Tensor
-    owners: Tensor
-    """(K,) number of windows of this step that bring each; 2 for those of the bank."""
-    live: Tensor
-    """(K', d) vectors of the first K', which have gradients."""
-    old: Tensor
-    """(K - K', d)"""
 
-    @classmethod
-    def joined(cls, pool: LivePool, outputs: Tensor, bank: Bank) -> "Candidates":
-        """Put a step's phrases before those of the bank that it does not have."""
-        other = ~torch.isin(bank.keys, pool.keys)
-        # A phrase that was in the bank before does not belong to its window alone.
-        owners = pool.owners + torch.isin(pool.keys, bank.keys)
-        return cls(
-            torch.cat([pool.keys, bank.keys[other]]),
-            torch.cat([pool.first, bank.first[other]]),
-            torch.cat([owners, torch.full((int(other.sum()),), 2)]),
-            outputs,
-            bank.outputs[other].to(outputs.dtype),
-        )
-
-    def logits(self, lm: DynamicLM, hidden: Tensor) -> Tensor:
-        """Score every phrase against states (R, d) of the LM, as a phrase table does: (R, K)."""
-        logits = torch.cat([hidden @ self.live.T, hidden @ self.old.T], dim=1)
-        logits = logits + lm.encoder.heads.bias
-        if lm.encoder.config.count_correction:
-            counts = torch.bincount(self.first, minlength=lm.static_size)
-            logits = logits - counts[self.first].log()
-        return logits
-
-    def index_of(self, keys: Tensor) -> Tensor:
-        """Return the index of each key, or -1."""
-        if not len(self.keys):
-            return torch.full_like(keys, -1)
-        ordered, order = self.keys.sort()
-        index = torch.searchsorted(ordered, keys).clamp(max=len(ordered) - 1)
-        return torch.where(ordered[index] == keys, order[index], -1)
+def _find(known: Ints, wanted: Ints) -> tuple[Ints, Flags]:
+    """Return where wanted numbers are among sorted ones, and which of them are there."""
+    if not len(known):
+        return numpy.zeros_like(wanted), numpy.zeros(wanted.shape, dtype=bool)
+    index = numpy.searchsorted(known, wanted).clip(max=len(known) - 1)
+    return index, known[index] == wanted

@@ -1,0 +1,63 @@
+"""How phrases are scored against an LM's states when a text is written: numpy, for any engine.
+
+`flat` is the paper's form: one softmax over V + P, in which a phrase's logit is the product of its
+vector and the state. In the `conditional` form a phrase takes its share of what the LM gives its
+first token (`phrase_tree`, `conditional`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from univerb.modeling.phrase_tree import PhraseTree
+
+Floats = NDArray[numpy.float32]
+_PREFIX = "conditional."
+
+
+class Scoring:
+    """The parts of an encoder that a choice needs at every step.
+
+    Args:
+        tensors: The encoder's weights by name.
+    """
+
+    def __init__(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        self._parts = {
+            name.removeprefix(_PREFIX): numpy.ascontiguousarray(tensor, numpy.float32)
+            for name, tensor in tensors.items()
+            if name.startswith(_PREFIX)
+        }
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether phrases share the probability of their first tokens."""
+        return bool(self._parts)
+
+    def query(self, hidden: Floats) -> Floats:
+        """Return what phrases are scored against, for states (..., d)."""
+        if not self.is_conditional:
+            return hidden
+        parts = self._parts
+        state = hidden @ parts["whiten"]
+        if "down.weight" in parts:
+            inner = state @ parts["down.weight"].T + parts["down.bias"]
+            inner = inner / (1.0 + numpy.exp(-inner))
+            state = state + inner @ parts["up.weight"].T + parts["up.bias"]
+        scale = numpy.float32(hidden.shape[-1] ** -0.5)
+        result: Floats = state * scale
+        return result
+
+    def stops(self, tree: PhraseTree, hidden: Floats) -> Floats:
+        """Return the scores (..., N) of stopping at the nodes of a tree, for states (..., d)."""
+        parts = self._parts
+        kind = (tree.parent >= 0).astype(int)
+        gates = hidden @ parts["whiten"] @ parts["stop_gate"].T + parts["stop_bias"]
+        scores: Floats = gates[..., kind] + parts["stop_count"][kind] * numpy.log(tree.sizes)
+        return scores
+
+    def bonus(self, overlap: NDArray[numpy.int64]) -> Floats:
+        """Return what is added to the scores of phrases by the tokens that lead to them."""
+        return numpy.append(numpy.float32(0.0), self._parts["overlap"])[overlap]

@@ -1,0 +1,94 @@
+"""Passages with what retrieval brings for them, as a user's text has it at run time."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy
+
+from univerb.documents.chunks import Chunk, chunked
+from univerb.phrase import Document
+from univerb.phrases.tokenized import TokenArrays, tokenize_lines
+from univerb.retrieval.base import Hit, Retriever
+from univerb.retrieval.bm25 import BM25
+from univerb.tokenizer import Tokenizer
+from univerb.training.config import FrozenConfig
+from univerb.training.training_passages import Passages
+
+# Texts whose words are counted at a time.
+_SHARD = 4096
+_GAP = "\n\n"
+
+
+class RetrievedText(NamedTuple):
+    """A passage as the LM reads it, and the texts that its phrases come from."""
+
+    ids: numpy.typing.NDArray[numpy.int32]
+    """(N,) all tokens; before the passage itself there may be retrieved chunks."""
+    text: TokenArrays
+    """The same, with a break for tokens that no phrase may contain."""
+    begin: int
+    """The first token of the passage itself."""
+    pool: TokenArrays
+    """The retrieved chunks."""
+
+
+class ChunkIndex:
+    """The chunks of a run's documents, ranked by BM25: the retriever where no corpus is named."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._chunks = [chunk for document in documents for chunk in chunked(document)]
+        texts = [chunk.text for chunk in self._chunks]
+        parts = [texts[begin : begin + _SHARD] for begin in range(0, len(texts), _SHARD)]
+        self._index = BM25().index([BM25().features(part) for part in parts])
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return at most `k` chunks, best first."""
+        return [Hit(self._chunks[number], score) for number, score in self._index.rank(query, k)]
+
+
+class RetrievedPassages:
+    """The passages of a run, each with the best chunks of other documents.
+
+    Args:
+        passages: The text.
+        retriever: Finds chunks.
+        tokenizer: The LM's.
+        settings: Number of chunks, and how many stand before the text.
+        seed: Of the run.
+    """
+
+    def __init__(
+        self,
+        passages: Passages,
+        retriever: Retriever,
+        tokenizer: Tokenizer,
+        settings: FrozenConfig,
+        seed: int,
+    ) -> None:
+        self._passages = passages
+        self._retriever = retriever
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._seed = seed
+
+    def text(self, index: int) -> RetrievedText:
+        """Return passage `index` of the run."""
+        own = self._passages.text(self._seed, index)
+        chunks = self._retrieved(own)
+        draw = numpy.random.default_rng((self._seed, index)).random()
+        count = self._settings.context_chunks if draw < self._settings.context_share else 0
+        before = "".join(chunk.text + _GAP for chunk in chunks[:count])
+        tokens = self._passages.tokenized(before + own.text)
+        lines = Document(_GAP.join(chunk.text for chunk in chunks), "chunks")
+        begin = int(numpy.searchsorted(tokens.end, len(before), side="right")) if before else 0
+        pool = tokenize_lines(lines, self._tokenizer).arrays()
+        return RetrievedText(tokens.ids, tokens.arrays(), begin, pool)
+
+    def _retrieved(self, own: Document) -> list[Chunk]:
+        """Return the best chunks of other documents for a passage's first words."""
+        ids = self._tokenizer.encode(own.text).offsets[: self._settings.first]
+        query = own.text[: ids[-1][1]] if ids else ""
+        # Some are the document's own.
+        hits = self._retriever.search(query, 2 * self._settings.chunks) if query.strip() else []
+        others = [hit.chunk for hit in hits if hit.chunk.document != own.name]
+        return others[: self._settings.chunks]
