@@ -364,4 +364,4 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
         kind = "whole number" if is_whole else "number"
         return f"{prefix}{name} is {given}; it must be a {kind} {extent}."
     reason = first.get("ctx", {}).get("error") or first["msg"]
-    return f"{prefix}{name} is {given}: {reason}."
+    return f"{prefix}{name} is {given}: {str(reason).rstrip('.')}."

@@ -20,7 +20,16 @@ from univerb.phrase import Document
 from univerb.phrases import fmm as fmm_module
 from univerb.phrases.fmm import FMMTable, WordSpans, fmm, words_of
 from univerb.phrases.ngrams import UnspacedTextWarning
-from univerb.phrases.tokenized import BREAK, DIGIT, END, LETTER, START, TokenArrays, tokenize_lines
+from univerb.phrases.tokenized import (
+    BREAK,
+    CONTENT,
+    DIGIT,
+    END,
+    LETTER,
+    START,
+    TokenArrays,
+    tokenize_lines,
+)
 from univerb.tokenizer import Tokenizer
 
 Word = tuple[int, ...] | None
@@ -29,7 +38,7 @@ KINDS = [LETTER, LETTER, DIGIT, 0]
 
 
 def make_run(data: bytes) -> TokenArrays:
-    """Read a byte as a token: two bits say which, others where phrases may begin and end."""
+    """Read a byte as a token: two bits say which, others where phrases may be."""
     rows = [(BREAK, 0) if byte >= 232 else (byte & 3, _flags(byte)) for byte in data]
     ids, flags = zip(*rows, strict=True) if rows else ((), ())
     return TokenArrays(numpy.array(ids, numpy.int32), numpy.array(flags, numpy.uint8))
@@ -37,7 +46,8 @@ def make_run(data: bytes) -> TokenArrays:
 
 def _flags(byte: int) -> int:
     # Most tokens begin and end words, as in a text.
-    return KINDS[byte & 3] | START * (byte & 12 > 0) | END * (byte & 48 > 0)
+    ends = START * (byte & 12 > 0) | END * (byte & 48 > 0)
+    return KINDS[byte & 3] | ends | CONTENT * (byte & 64 == 0)
 
 
 def slow_words(run: TokenArrays) -> list[tuple[int, int, Word]]:
@@ -57,13 +67,15 @@ def is_new(token: int, flags: int) -> bool:
 
 
 def slow_table(run: TokenArrays, sizes: tuple[int, int], min_count: int, cap: int | None):
-    words = [word for _, _, word in slow_words(run)]
+    spans = slow_words(run)
+    words = [word for _, _, word in spans]
+    says = [bool((run.flags[first : last + 1] & CONTENT).any()) for first, last, _ in spans]
     counts: Counter[tuple[Word, ...]] = Counter()
     first: dict[tuple[Word, ...], int] = {}
     for start in range(len(words)):
         for size in range(sizes[0], sizes[1] + 1):
             ngram = tuple(words[start : start + size])
-            if len(ngram) == size and None not in ngram:
+            if len(ngram) == size and None not in ngram and any(says[start : start + size]):
                 counts[ngram] += 1
                 first.setdefault(ngram, start)
     kept = [ngram for ngram in counts if counts[ngram] >= min_count and has_letter(ngram)]
@@ -150,6 +162,17 @@ class TestTable:
         assert " the 12 7 rent" in texts
         assert " 12 7" not in texts
         assert not any("," in text for text in texts)
+
+    def test_glue_is_no_phrase(self):
+        table = mined("rent of the rent of the, of the", 2)
+        texts = {tokenizer().decode(table.ids(number)) for number in range(len(table))}
+        assert " rent of the" in texts
+        assert " of the" not in texts
+
+    def test_a_number_expression_is_one_word(self):
+        table = mined("pay 1,500 rent. pay 1,500 rent", 2)
+        texts = {tokenizer().decode(table.ids(number)) for number in range(len(table))}
+        assert texts == {" pay 1,500", " 1,500 rent", " pay 1,500 rent"}
 
     @pytest.mark.parametrize("sizes", [(0, 3), (1, 3), (3, 2), (2, 65)])
     def test_sizes_that_cannot_be_are_refused(self, sizes):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.phrases.guards import Guards, is_number, is_unspaced
+from univerb.errors import OptionError
+from univerb.phrases.guards import NUMBER, PAPER_GUARDS, Guards, is_number, is_unspaced
 from univerb.phrases.tokenized import _boundaries, _char_classes
 
 SPECIAL = frozenset({0})
@@ -46,6 +47,41 @@ class TestObjection:
     def test_min_tokens_is_the_smallest_size(self, least: int, count: int) -> None:
         objection = Guards(min_tokens=least).objection(tuple(range(5, 5 + count)), " a b", SPECIAL)
         assert (objection is None) == (count >= least)
+
+
+class TestContent:
+    def test_an_unknown_stop_list_is_refused_with_the_known_ones(self) -> None:
+        with pytest.raises(OptionError, match="'english'.*de, en, es"):
+            Guards(content="english")
+        with pytest.raises(OptionError, match="de, en, es"):
+            Guards(content=["en"])  # type: ignore[arg-type]
+
+    def test_glue_is_no_objection_to_what_a_user_lists(self) -> None:
+        assert Guards().objection((5, 6), " of the", SPECIAL) is None
+
+    def test_the_papers_guards_have_neither_content_nor_whole_numbers(self) -> None:
+        assert Guards(content=None, whole_numbers=False) == PAPER_GUARDS
+
+
+class TestNumberExpressions:
+    @pytest.mark.parametrize(
+        ("text", "expressions"),
+        [
+            ("60 in 2013, 1,500.", ["60", "2013", "1,500"]),
+            ("3.14 at 12:30 on 10/11/2013", ["3.14", "12:30", "10/11/2013"]),
+            ("1990–95, 1990-95; 50% of 7 %", ["1990–95", "1990-95", "50%", "7"]),
+            ("§12(3) and § 12(3), §§\xa012-14", ["§12(3)", "§ 12(3)", "§§\xa012-14"]),
+            ("12(3)(a) 9(iv) 5(see above) 5 (b)", ["12(3)(a)", "9(iv)", "5", "5"]),
+            ("- 5 §\n12 a.b § x", ["5", "12"]),
+            ("٣٫٥ ½", ["٣", "٥"]),
+        ],
+    )
+    def test_are_found_as_a_reader_would(self, text: str, expressions: list[str]) -> None:
+        assert [match.group() for match in NUMBER.finditer(text)] == expressions
+
+    @pytest.mark.parametrize("part", ["1", "1,", "§", "§ ", "(1)", "1(a)", "1(", "-1"])
+    def test_long_ones_take_no_time(self, part: str) -> None:
+        assert all(match.group() for match in NUMBER.finditer(part * 100_000))
 
 
 class TestNumbers:

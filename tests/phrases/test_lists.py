@@ -95,6 +95,14 @@ class TestLeftOut:
         assert "'40'" not in message
         assert "…" in message
 
+    def test_glue_and_parts_of_numbers_are_used_if_they_are_listed(
+        self, tokenizer: Tokenizer
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            phrases = listed_phrases(["of the", "of 1", ",500 of"], tokenizer)
+        assert [phrase.text for phrase in phrases] == [" of the", " of 1", " ,500 of"]
+
     def test_guards_decide_what_is_left_out(self, tokenizer: Tokenizer) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

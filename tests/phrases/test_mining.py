@@ -30,11 +30,12 @@ class Case(NamedTuple):
     symbols: list[int]
     may_start: list[bool]
     may_end: list[bool]
+    is_content: list[bool]
 
 
 def cases(symbols: st.SearchStrategy[int], longest: int = 40) -> st.SearchStrategy[Case]:
-    rows = st.lists(st.tuples(symbols, st.booleans(), st.booleans()), max_size=longest)
-    return rows.map(lambda found: Case(*([row[i] for row in found] for i in range(3))))
+    rows = st.lists(st.tuples(symbols, *[st.booleans()] * 3), max_size=longest)
+    return rows.map(lambda found: Case(*([row[i] for row in found] for i in range(4))))
 
 
 def counted(case: Case, sizes: tuple[int, int], min_count: int, flags: bool) -> dict:
@@ -44,8 +45,11 @@ def counted(case: Case, sizes: tuple[int, int], min_count: int, flags: bool) -> 
     for size in range(sizes[0], sizes[1] + 1):
         for start in range(len(case.symbols) - size + 1):
             window = tuple(case.symbols[start : start + size])
-            may = not flags or (case.may_start[start] and case.may_end[start + size - 1])
-            if may and -1 not in window:
+            end = start + size
+            may = (
+                case.may_start[start] and case.may_end[end - 1] and any(case.is_content[start:end])
+            )
+            if (may or not flags) and -1 not in window:
                 counts[window] += 1
                 first.setdefault(window, start)
     return {key: (first[key], count) for key, count in counts.items() if count >= min_count}
@@ -64,10 +68,11 @@ def mined(case: Case, sizes: tuple[int, int], min_count: int, flags: bool) -> di
 class TestCount:
     @given(cases(st.integers(-1, 3)), SIZES, st.integers(1, 4), st.booleans())
     @settings(max_examples=400)
-    @example(Case([], [], []), (2, 8), 1, True)
-    @example(Case([1], [True], [True]), (2, 8), 1, True)
-    @example(Case([1] * 9, [True] * 9, [True] * 9), (2, 30), 1, False)
-    @example(Case([-1] * 9, [True] * 9, [True] * 9), (2, 3), 1, True)
+    @example(Case([], [], [], []), (2, 8), 1, True)
+    @example(Case([1], [True], [True], [True]), (2, 8), 1, True)
+    @example(Case([1] * 9, [True] * 9, [True] * 9, [True] * 9), (2, 30), 1, False)
+    @example(Case([1, 2, 1, 2], [True] * 4, [True] * 4, [False] * 3 + [True]), (2, 2), 1, True)
+    @example(Case([-1] * 9, [True] * 9, [True] * 9, [True] * 9), (2, 3), 1, True)
     def test_equals_a_counter(self, case, sizes, min_count, flags):
         assert mined(case, sizes, min_count, flags) == counted(case, sizes, min_count, flags)
 
@@ -79,7 +84,7 @@ class TestCount:
         st.booleans(),
     )
     @settings(max_examples=300)
-    @example(Case([5, 7, HUGE + 5, 7], [True] * 4, [True] * 4), (2, 2), 1, False)
+    @example(Case([5, 7, HUGE + 5, 7], [True] * 4, [True] * 4, [True] * 4), (2, 2), 1, False)
     def test_large_symbols_are_told_apart(self, case, sizes, min_count, flags):
         assert mined(case, sizes, min_count, flags) == counted(case, sizes, min_count, flags)
 
@@ -87,7 +92,7 @@ class TestCount:
     @pytest.mark.parametrize("bits", [9, 10, 12])
     @given(cases(st.integers(-1, 5), longest=60), SIZES, st.integers(1, 3), st.booleans())
     @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @example(Case([1] * 20 + [2], [True] * 21, [True] * 21), (2, 4), 1, True)
+    @example(Case([1] * 20 + [2], [True] * 21, [True] * 21, [True] * 21), (2, 4), 1, True)
     def test_parts_make_the_whole(self, monkeypatch, bits, case, sizes, min_count, flags):
         monkeypatch.setattr(mining, "_KEY_BITS", bits)
         assert mined(case, sizes, min_count, flags) == counted(case, sizes, min_count, flags)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 import tokenizers
+from bm25s.stopwords import STOPWORDS_EN_PLUS
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
@@ -19,17 +20,40 @@ from tokenizers import decoders, models, pre_tokenizers
 from conftest import EOS, TEXT, make_tokenizer
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
-from univerb.phrases.guards import Guards
+from univerb.phrases.content import content_words
+from univerb.phrases.guards import NUMBER, Guards
 from univerb.phrases.ngrams import PhraseSource, UnspacedTextWarning, ngrams, word_ngrams
 from univerb.tokenizer import Tokenizer
 
 ENGLISH = ["the", "tenant", "shall", "pay", "rent", "premises", "written", "notice", "unusual"]
-PIECES = [*ENGLISH, "7", "42", "1990", "😀", "東京", "é", "e\u0301", "naïve", "don't", "_", "½"]
+PIECES = [
+    *ENGLISH,
+    "of",
+    "7",
+    "1,500",
+    "42",
+    "1990",
+    "😀",
+    "東京",
+    "é",
+    "e\u0301",
+    "naïve",
+    "don't",
+    "_",
+    "½",
+]
 MARKS = [".", ",", "!", "(", ")", '"', "–", "…", ":", "%"]
 TEXTS = st.lists(
     st.sampled_from([*PIECES, *MARKS, " ", " ", " ", "\n"]), min_size=1, max_size=30
 ).map(lambda pieces: re.sub(" +", " ", "".join(pieces)))
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+GLUE = ["of", "the", "It", "isn't", "they’re", "O'Hara", "tenant's", "'s", "--", "a_b", "2013"]
+NUMBERS = ["60", "2013", "1,500", "3.14", "12:30", "10/11/2013", "1990–95", "1990-95", "50%"]
+NUMBERS += ["§12(3)", "§ 12(3)", "12(3)(a)", "§§ 12-14", "1,234,567.89", "9(iv)"]
+NUMBER_TEXTS = st.lists(
+    st.sampled_from([*NUMBERS, *"§(),.:/–-%a1 \n", "rent", " of "]) | st.text(max_size=2),
+    max_size=20,
+).map("".join)
 SIZES = st.tuples(st.integers(1, 6), st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair)))
 
 
@@ -112,6 +136,15 @@ def brute_force(text: str, low: int, high: int) -> tuple[dict[tuple[int, ...], s
     return expected, without_space
 
 
+def number_spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in NUMBER.finditer(text)]
+
+
+def content_spans(text: str) -> list[tuple[int, int]]:
+    words = re.finditer(r"[^\W_]+", text)
+    return [word.span() for word in words if word.group().lower() not in STOPWORDS_EN_PLUS]
+
+
 def is_phrase(before: str, spelled: str, after: str) -> bool:
     visible = spelled.lstrip()
     if not visible or visible != visible.rstrip():
@@ -121,6 +154,12 @@ def is_phrase(before: str, spelled: str, after: str) -> bool:
     if before and visible == spelled and is_inside_word(before[-1], spelled[0]):
         return False
     if after and is_inside_word(spelled[-1], after[0]):
+        return False
+    whole, end = before + spelled + after, len(before + spelled)
+    start = end - len(visible)
+    if any(a < place < b for a, b in number_spans(whole) for place in (start, end)):
+        return False
+    if not any(a < end and start < b for a, b in content_spans(whole)):
         return False
     named = [one for one in spelled if unicodedata.category(one)[0] in "LN"]
     return not named or not all(one.isdigit() for one in named)
@@ -186,6 +225,9 @@ class TestTokenNgrams:
         for first in range(len(words)):
             for last in range(first + 2, len(words) + 1):
                 run = " ".join(words[first:last])
+                if set(words[first:last]) == {"the"}:
+                    assert f" {run}" not in by_text
+                    continue
                 expected = {
                     match.start(1) for match in re.finditer(rf"(?<!\S)(?=({run})(?!\S))", text)
                 }
@@ -322,7 +364,7 @@ class TestGuards:
         for boundaries in (True, False):
             guards = Guards(word_boundaries=boundaries)
             assert not any(map(is_cut, found(ngrams(guards=guards), "pay 😀 東京")))
-        off = Guards(whole_characters=False, word_boundaries=False)
+        off = Guards(whole_characters=False, word_boundaries=False, content=None)
         cut = texts(filter(is_cut, found(ngrams(guards=off), "pay 😀 the")))
         assert [text for text in cut if text.endswith(" the")]
         assert [text for text in cut if text.startswith(" pay")]
@@ -338,6 +380,51 @@ class TestGuards:
         assert not [p for p in texts(found(ngrams(), text)) if re.fullmatch(r"[\d\s,]+", p)]
         allowed = texts(found(ngrams(guards=Guards(no_digits=False)), text))
         assert " 1990" in allowed
+
+    @pytest.mark.parametrize("make", [ngrams, word_ngrams])
+    def test_glue_is_a_phrase_only_without_the_content_guard(self, make) -> None:
+        text = "pay of the rent in 2013"
+        default, loose = (texts(found(make((2, 8), g), text)) for g in (None, Guards(content=None)))
+        # The second is two tokens of this tokenizer.
+        assert {" of the"} <= set(loose) - set(default) <= {" of the", " in"}
+        assert {" the rent", " pay of the", " in 2013"} <= set(default)
+
+    @given(words=st.lists(st.sampled_from([*GLUE, *ENGLISH]), min_size=1, max_size=12))
+    @settings(max_examples=200)
+    def test_phrases_have_a_content_word_and_none_with_one_is_lost(self, words) -> None:
+        text = " ".join(words)
+        every = found(ngrams(guards=Guards(content=None)), text)
+        assert found(ngrams(), text) == [phrase for phrase in every if content_words(phrase.text)]
+
+    @pytest.mark.parametrize("number", NUMBERS)
+    def test_a_number_is_cut_only_without_whole_numbers(self, number: str) -> None:
+        text = f"rent of {number} shall be paid"
+        begin, end = text.index(number), text.index(number) + len(number)
+        places = {
+            rule: {
+                place
+                for phrase in found(ngrams((2, 16), Guards(whole_numbers=rule)), text)
+                for span in phrase.sources
+                for place in (span.start, span.end)
+            }
+            for rule in (True, False)
+        }
+        inside = set(range(begin + 1, end))
+        assert not places[True] & inside
+        assert places[True] == places[False] - inside
+        assert {begin, end} <= places[True]
+        # Plain digits are whole already because they are a word.
+        assert bool(places[False] & inside) != number.isdigit()
+
+    @given(text=NUMBER_TEXTS, sizes=SIZES, boundaries=st.booleans())
+    @settings(max_examples=300)
+    def test_no_phrase_begins_or_ends_inside_a_number(self, text, sizes, boundaries) -> None:
+        assume(text.strip())
+        spans = number_spans(text)
+        for phrase in found(ngrams(sizes, Guards(word_boundaries=boundaries)), text):
+            for source in phrase.sources:
+                for place in (source.start, source.end):
+                    assert not any(start < place < end for start, end in spans)
 
     @pytest.mark.parametrize("make", [ngrams, word_ngrams])
     @pytest.mark.parametrize("sizes", [(0, 3), (3, 2), (-1, 2), (1, 65), (0, 0)])
@@ -421,7 +508,8 @@ class TestWordNgrams:
             for _, end in words[first + low - 1 : first + high]:
                 own = start if start in borders and spaced[start] == " " else start + 1
                 is_long = len(borders & set(range(own, end + 1))) >= 2
-                if start in starts and end in ends and is_long:
+                says_something = bool(content_words(text[start:end]))
+                if start in starts and end in ends and is_long and says_something:
                     expected.add((start, end))
         phrases = found(word_ngrams(sizes), text)
         assert {(span.start, span.end) for p in phrases for span in p.sources} == expected

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy
 import pytest
 import tokenizers
+from bm25s.stopwords import STOPWORDS_EN_PLUS
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers
@@ -18,9 +19,10 @@ from tokenizers import Regex, normalizers
 from conftest import EOS, TEXT, make_tokenizer
 from univerb.errors import DocumentError
 from univerb.phrase import Document
-from univerb.phrases.guards import Guards, is_unspaced
+from univerb.phrases.guards import NUMBER, Guards, is_unspaced
 from univerb.phrases.tokenized import (
     BREAK,
+    CONTENT,
     DIGIT,
     END,
     LETTER,
@@ -95,6 +97,7 @@ every_kind = pytest.mark.parametrize("kind", MAKERS)
 PIECES = [
     *["the", "tenant", "shall", "unusual", "don't", "7", "1990", "½", "_", "a_b"],
     *["é", "e\u0301", "\u0301", "東京", "か\u3099", "ก็", "😀", "👩‍👧", "naïve", "\u200b"],
+    *["of", "It's", "1,500", "3.14", "12:30", "50%", "§", "(3)", "(a)", "/"],
     *[".", ",", "(", '"', "–", ":", " ", " ", " ", "  ", "\t", "\xa0", "\u3000"],
     *[
         "\n",
@@ -116,6 +119,8 @@ GUARDS = st.builds(
     word_boundaries=st.booleans(),
     whole_characters=st.booleans(),
     no_special=st.booleans(),
+    whole_numbers=st.booleans(),
+    content=st.sampled_from([None, "en"]),
 )
 
 
@@ -131,6 +136,7 @@ class Row(NamedTuple):
     is_masked: bool
     has_letter: bool
     has_digit: bool
+    is_content: bool
 
 
 def unwrapped(text: str) -> str:
@@ -158,6 +164,18 @@ def line_spans(text: str) -> list[tuple[int, int]]:
     return found
 
 
+def is_inside_number(text: str, position: int) -> bool:
+    return any(match.start() < position < match.end() for match in NUMBER.finditer(text))
+
+
+def is_content(text: str, position: int) -> bool:
+    """Tell whether a character belongs to a word that is not on the stop list."""
+    for match in re.finditer(r"[^\W_]+", text):
+        if match.start() <= position < match.end():
+            return match.group().lower() not in STOPWORDS_EN_PLUS
+    return False
+
+
 def reference(given: str, tokenizer: Tokenizer, guards: Guards) -> list[Row]:
     text = unwrapped(given)
     rows: list[Row] = []
@@ -179,6 +197,9 @@ def reference(given: str, tokenizer: Tokenizer, guards: Guards) -> list[Row]:
                 may_start &= not before_is_space
                 may_end &= (end in (start, stop)) or is_word_boundary(text, end)
                 may_end &= not is_space
+            if guards.whole_numbers:
+                may_start &= not is_inside_number(text, visible)
+                may_end &= not is_inside_number(text, end)
             own = text[begin:end]
             is_bad = guards.whole_characters and REPLACEMENT in own
             is_special = guards.no_special and one in tokenizer.special_ids
@@ -188,6 +209,8 @@ def reference(given: str, tokenizer: Tokenizer, guards: Guards) -> list[Row]:
                     *(one, number, visible, end, may_start, may_end, is_bad or is_special),
                     has_letter=any(not c.isdigit() for c in letters),
                     has_digit=any(c.isdigit() for c in own),
+                    is_content=not guards.content
+                    or any(is_content(text, place) for place in range(begin, end)),
                 )
             )
     return rows
@@ -196,7 +219,7 @@ def reference(given: str, tokenizer: Tokenizer, guards: Guards) -> list[Row]:
 def columns(found: TokenizedText) -> list[Row]:
     arrays = (
         *(found.ids, found.line, found.visible, found.end, found.may_start, found.may_end),
-        *(found.is_masked, found.has_letter, found.has_digit),
+        *(found.is_masked, found.has_letter, found.has_digit, found.is_content),
     )
     return [Row(*row) for row in zip(*(array.tolist() for array in arrays), strict=True)]
 
@@ -211,6 +234,7 @@ class TestFlags:
     @example(text=f"a{EOS}b {EOS} c{REPLACEMENT}d", guards=Guards())
     @example(text="e\u0301 \u0301a\n\u0301b", guards=Guards())
     @example(text="the\n\n  東京tenant 👩‍👧  ", guards=Guards())
+    @example(text="of § 12(3)(a), 1,500 or 50% of it", guards=Guards(word_boundaries=False))
     def test_equal_those_found_character_by_character(self, kind, text, guards):
         assume(text.strip())
         found = tokenize_lines(Document(text), make(kind), guards)
@@ -229,6 +253,7 @@ class TestFlags:
             part = rows[first : first + size]
             is_one_line = part[0].line == part[-1].line
             is_whole = part[0].may_start and part[-1].may_end
+            is_whole &= any(row.is_content for row in part)
             if is_one_line and is_whole and not any(row.is_masked for row in part):
                 expected.append(first)
         assert tokenize_lines(Document(text), make(kind)).windows(size).tolist() == expected
@@ -253,6 +278,7 @@ class TestRun:
             for row in own:
                 flags = START * row.may_start | END * row.may_end
                 flags |= LETTER * row.has_letter | DIGIT * row.has_digit
+                flags |= CONTENT * row.is_content
                 expected.append((BREAK, 0) if row.is_masked else (row.id, flags))
             expected.append((BREAK, 0))
         run = tokenize_lines(Document(text), make(kind)).arrays()

@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from univerb.errors import MissingExtra
 from univerb.retrieval.base import Index
 from univerb.retrieval.bm25 import BM25
 
@@ -120,9 +118,3 @@ def test_threads_share_an_index(tmp_path: Path):
     expected = [index.rank(query, 9) for query in queries]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda query: index.rank(query, 9), queries)) == expected
-
-
-def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(MissingExtra, match=re.escape("univerb[index]")):
-        BM25().index([])

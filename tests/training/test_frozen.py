@@ -13,7 +13,7 @@ from univerb.config import EncoderConfig
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
-from univerb.phrases.guards import is_number
+from univerb.phrases.guards import Guards, is_number
 from univerb.phrases.tokenized import tokenize_text
 from univerb.training.config import (
     DataConfig,
@@ -85,7 +85,8 @@ def test_states_are_those_of_the_lm():
 
 def test_windows_are_all_ngrams_that_the_guards_allow():
     lm = make_lm()
-    text = tokenize_text("In 1999 12 34 tenants\nshall pay 7 8 rents. " + LONG[:300], lm.tokenizer)
+    words = "In 1999 12 34 tenants\nshall pay 7 8 or 1,500 rents. "
+    text = tokenize_text(words + LONG[:300], lm.tokenizer, Guards(content=None))
     found = windows(read_states(lm, text), (2, 5), char_classes(lm.tokenizer, lm.static_size))
     ids = text.ids.tolist()
     wanted = {

@@ -75,7 +75,7 @@ def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tok
     """Measure with all phrases of a corpus as candidates."""
     total, stored = Coverage(), corpus.phrases
     for document in documents:
-        text = tokenize_lines(document, tokenizer)
+        text = tokenize_lines(document, tokenizer, corpus.manifest.settings.guards)
         hashes = RollingHash(text.ids)
         matches = {
             size: stored.find(text.ids, text.windows(size), size, hashes) >= 0
@@ -92,7 +92,7 @@ def retrieved_coverage(
     total = Coverage()
     for beginning, rest in passages:
         keys = {phrase.ids for phrase in corpus.select(beginning, tokenizer, k).phrases}
-        text = tokenize_lines(rest, tokenizer)
+        text = tokenize_lines(rest, tokenizer, corpus.manifest.settings.guards)
         matches = {size: _are_in(keys, text, size) for size in _sizes(corpus)}
         total.add(text, matches, len(keys))
     return total

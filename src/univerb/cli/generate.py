@@ -31,7 +31,6 @@ from univerb.cli.options import (
     PHRASES,
     DecodingFlags,
     ModelFlags,
-    SourceName,
     SourceOptions,
 )
 from univerb.errors import OptionError, PhraseError, PromptError
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from univerb.modeling.phrase_model import PhraseModel
     from univerb.phrases.collection import PhraseItem
     from univerb.vocabulary import DynamicVocabulary
+
+_OF_DOCUMENTS = {"source", "sizes", "content", "whole_numbers"}
 
 
 class PhraseOptions(Options):
@@ -116,8 +117,12 @@ def generate(
     # Read before the model is loaded: a wrong path should not cost the wait.
     text = _read_prompt(prompt, phrases.docs)
     corpus, items = phrases.open_corpus(), phrases.items()
-    if corpus and not phrases.docs and (source.sizes or source.source is not SourceName.tokens):
-        raise OptionError("--source and --sizes are for --docs; a corpus has its own phrases.")
+    own, default = (o.model_dump(include=_OF_DOCUMENTS) for o in (source, SourceOptions()))
+    if corpus and not phrases.docs and own != default:
+        raise OptionError(
+            "--source, --sizes, --content and --whole-numbers are for --docs; a corpus has its own "
+            "phrases."
+        )
     if phrases.real_time and not corpus and not items:
         raise OptionError("--real-time needs phrases to add: give --docs, --corpus or --phrases.")
     find = source.phrase_source([item for item in items if isinstance(item, Document)])

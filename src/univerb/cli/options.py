@@ -12,9 +12,11 @@ from univerb.cli.flags import Flags, Options
 from univerb.config import EXPERT_OPTIONS, MAX_PHRASES, GenerationConfig
 from univerb.errors import OptionError
 from univerb.locations import DEFAULT_MODEL
+from univerb.phrases.content import StopList
 
 if TYPE_CHECKING:
     from univerb.phrase import Document
+    from univerb.phrases.guards import Guards
     from univerb.phrases.ngrams import PhraseSource
 
 PHRASES, DECODING, MODEL, OUTPUT = "Phrases", "Decoding", "Model", "Output"
@@ -94,8 +96,19 @@ class SourceOptions(Options):
     """Shortest and longest phrase, such as 2-8: words for words and fmm, else tokens."""
     min_count: int = Field(default=5, ge=1)
     """fmm: how often a phrase must occur."""
+    content: StopList = "en"
+    """Language of the stop list; a phrase has a word that is not on it. none: any words."""
+    whole_numbers: bool = True
+    """No phrase begins or ends inside a number such as 1,500 or § 12(3)."""
     max_phrases: int = Field(default=MAX_PHRASES, ge=0)
     """Use at most this many phrases, those that save the most tokens."""
+
+    @property
+    def guards(self) -> "Guards":
+        """The rules for phrases."""
+        from univerb.phrases.guards import Guards
+
+        return Guards(content=self.content, whole_numbers=self.whole_numbers)
 
     def phrase_source(self, documents: "Sequence[Document]") -> "PhraseSource":
         """Make the phrase source; `documents` is what `fmm` counts in."""
@@ -105,12 +118,13 @@ class SourceOptions(Options):
         if self.source is SourceName.parsed:
             from univerb.phrases.parsed import parsed_chunks
 
-            return parsed_chunks(sizes=sizes)
+            return parsed_chunks(sizes=sizes, guards=self.guards)
         if self.source is SourceName.fmm:
             from univerb.phrases.fmm import fmm_of
 
-            return fmm_of(documents, sizes, self.min_count)
-        return word_ngrams(sizes) if self.source is SourceName.words else ngrams(sizes)
+            return fmm_of(documents, sizes, self.min_count, self.guards)
+        find = word_ngrams if self.source is SourceName.words else ngrams
+        return find(sizes, self.guards)
 
 
 def parse_sizes(text: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import numpy
 
 from univerb.corpus.corpus import Corpus, corpus_folder, open_corpus
 from univerb.corpus.manifest import (
+    FORMAT,
     MANIFEST,
     OBJECTS,
     CorpusSettings,
@@ -144,10 +145,16 @@ class CorpusBuilder:
             return self._commit(list(self._shards_without(removed)))
 
     def _shards_without(self, removed: set[str]) -> Iterator[ShardTask | ObjectEntry]:
-        """Yield the present shards; those with removed documents as tasks to make them anew."""
-        for entry in self._present.manifest.shards if self._present else ():
+        """Yield the present shards; those to be made anew as tasks.
+
+        Those are the ones with removed documents, and all of an older format, which lack flags.
+        """
+        if self._present is None:
+            return
+        is_current = self._present.manifest.format == FORMAT
+        for entry in self._present.manifest.shards:
             shard = Shard(StoredObject(self._root, entry))
-            if removed.isdisjoint(document["name"] for document in shard.listed):
+            if is_current and removed.isdisjoint(document["name"] for document in shard.listed):
                 yield entry
             elif left := tuple(d for d in shard.documents() if d.name not in removed):
                 yield self._task(left)

@@ -30,6 +30,7 @@ from univerb.errors import (
     shown,
 )
 from univerb.phrase import Document
+from univerb.phrases.guards import Guards
 from univerb.phrases.hashing import Ints
 from univerb.retrieval.base import Hit, Index
 from univerb.retrieval.methods import method_named
@@ -127,6 +128,7 @@ class Corpus:
         *,
         max_phrases: int | None = None,
         others: bool = False,
+        guards: Guards | None = None,
     ) -> Selection:
         """Return the phrases of the chunks that a query is about.
 
@@ -136,21 +138,28 @@ class Corpus:
             k: Number of chunks.
             max_phrases: Maximum number: those that save the most tokens in the chunks.
             others: Include n-grams that the corpus does not hold; they must be encoded.
+            guards: Rules for phrases; by default those of the corpus.
 
         Returns:
             The phrases with their sources, and the number of those that are stored.
         """
         self.check_tokenizer(tokenizer)
         hits = self.search(query, k)
-        sizes = self.manifest.settings.sizes
-        return select_phrases(hits, tokenizer, self.phrases, sizes, max_phrases, others)
+        settings = self.manifest.settings
+        rules = guards or settings.guards
+        return select_phrases(
+            hits, tokenizer, self.phrases, settings.sizes, max_phrases, others, rules
+        )
 
-    def vocabulary(self, lm: "PhraseModel", query: str, k: int = 32) -> DynamicVocabulary:
+    def vocabulary(
+        self, lm: "PhraseModel", query: str, k: int = 32, guards: Guards | None = None
+    ) -> DynamicVocabulary:
         """Return the stored phrases that `select` returns as a vocabulary of an LM.
 
         With `lm.attach(corpus)` the LM takes their vectors from the corpus.
         """
-        return DynamicVocabulary(lm.static_size, self.select(query, lm.tokenizer, k).phrases)
+        selection = self.select(query, lm.tokenizer, k, guards=guards)
+        return DynamicVocabulary(lm.static_size, selection.phrases)
 
     def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
         """Return the indices of those keys that are stored, their input and output vectors."""

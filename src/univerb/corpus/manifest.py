@@ -15,13 +15,17 @@ from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt, unreadable
 from univerb.corpus.phrase_index import MAX_SIZE
 from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write, read_regular
+from univerb.phrases.content import StopList
+from univerb.phrases.guards import Guards
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
-FORMAT = 1
+FORMAT = 2
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+# Format 1 had no such guards. They apply to what is read of it, and to all of it once it changes.
+_SINCE_FORMAT_2 = {"content", "whole_numbers"}
 
 
 class CorpusSettings(StrictModel):
@@ -43,6 +47,10 @@ class CorpusSettings(StrictModel):
     """Shortest and longest phrase, in tokens."""
     min_count: int = Field(default=2, ge=1, le=1 << 40)
     """Minimum number of occurrences of a phrase."""
+    content: StopList = "en"
+    """Language of the stop list; a phrase has a word that is not on it. none: any words."""
+    whole_numbers: bool = True
+    """No phrase begins or ends inside a number such as 1,500 or § 12(3)."""
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
     """Maximum number of phrases."""
     dtype: Literal["float16", "float32"] = "float16"
@@ -61,6 +69,11 @@ class CorpusSettings(StrictModel):
         if self.sizes[0] > self.sizes[1]:
             raise ValueError("sizes must ascend")
         return self
+
+    @property
+    def guards(self) -> Guards:
+        """The rules for phrases."""
+        return Guards(content=self.content, whole_numbers=self.whole_numbers)
 
 
 class Manifest(StrictModel):
@@ -108,10 +121,14 @@ def index_key(shards: Iterable[ObjectEntry]) -> str:
 
 
 def phrases_key(
-    shards: Iterable[ObjectEntry], settings: CorpusSettings, vectors: Sequence[ObjectEntry]
+    shards: Iterable[ObjectEntry],
+    settings: CorpusSettings,
+    vectors: Sequence[ObjectEntry],
+    version: int = FORMAT,
 ) -> str:
-    """Return a hash of all that the list of phrases depends on."""
-    parts = [index_key(shards), settings.model_dump_json()]
+    """Return a hash of all that the list of phrases depends on, as a version of the format has."""
+    unknown = _SINCE_FORMAT_2 if version < 2 else set()
+    parts = [index_key(shards), settings.model_dump_json(exclude=unknown)]
     return _hash([*parts, *(entry.sha256 for entry in vectors)])
 
 
@@ -166,6 +183,6 @@ def _read_fields(path: Path) -> dict[str, Any]:
 def _names_match(manifest: Manifest) -> bool:
     """Tell whether the objects' names follow from the settings and the documents."""
     index = index_key(manifest.shards)
-    phrases = phrases_key(manifest.shards, manifest.settings, manifest.vectors)
+    phrases = phrases_key(manifest.shards, manifest.settings, manifest.vectors, manifest.format)
     names = [entry.name for entry in (manifest.index, manifest.phrases) if entry]
     return names == [f"index-{index}", f"phrases-{phrases}"]

@@ -8,7 +8,7 @@ from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
 from univerb.phrases.hashing import Ints, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
-from univerb.phrases.tokenized import END, START, TokenArrays
+from univerb.phrases.tokenized import CONTENT, END, START, TokenArrays
 
 
 class MinedPhrases(NamedTuple):
@@ -26,9 +26,8 @@ class MinedPhrases(NamedTuple):
 def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
     """Find the phrases in the tokens of all chunks: those that save the most tokens."""
     ids = tokens.ids
-    mined = count_ngrams(
-        ids, settings.sizes, settings.min_count, tokens.has(START), tokens.has(END)
-    )
+    flags = (tokens.has(flag) for flag in (START, END, CONTENT))
+    mined = count_ngrams(ids, settings.sizes, settings.min_count, *flags)
     is_number = tokens.are_numbers(mined.start, mined.start + mined.size)
     mined = NgramCounts(*(column[~is_number] for column in mined))
     mined = top_ngrams(mined, settings.max_phrases, gain=(mined.size - 1) * mined.counts)

@@ -12,6 +12,7 @@ import numpy
 from univerb.corpus.phrase_index import StoredPhrases
 from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
+from univerb.phrases.guards import Guards
 from univerb.phrases.hashing import Ints, RollingHash
 from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.retrieval.base import Hit
@@ -44,14 +45,17 @@ def select_phrases(
     sizes: tuple[int, int],
     max_phrases: int | None = None,
     others: bool = False,
+    guards: Guards | None = None,
 ) -> Selection:
     """Find the phrases of chunks, each with all its occurrences in them.
 
-    With `others`, n-grams that are not stored are included. `sizes` are in tokens.
+    With `others`, n-grams that are not stored are included. `sizes` are in tokens. What the guards
+    do not allow is left out even if it is stored.
     """
     if not hits:
         return Selection([], [], 0)
-    text = tokenize_lines(Document(GAP.join(hit.chunk.text for hit in hits), "chunks"), tokenizer)
+    chunks = Document(GAP.join(hit.chunk.text for hit in hits), "chunks")
+    text = tokenize_lines(chunks, tokenizer, guards)
     occurrences = _find_ngrams(text, stored, sizes, others)
     order = numpy.argsort(occurrences.number, kind="stable")
     number, first, size = (column[order] for column in occurrences)

@@ -42,7 +42,7 @@ SHARD_CHARACTERS = 4_000_000
 _FEATURE = "feature."
 GAP = "\n\n"
 """Separates chunks that are tokenized together: a blank line never counts as a wrapped line."""
-_SHARD_SETTINGS = {"method", "splitter", "max_words", "overlap"}
+_SHARD_SETTINGS = {"method", "splitter", "max_words", "overlap", "content", "whole_numbers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _write(task: ShardTask, folder: Path) -> None:
         disjoint = [chunked(d, settings.max_words, 0, splitter) for d in task.documents]
     text = GAP.join(chunk.text for chunk in chain.from_iterable(disjoint))
     tokenizer = _tokenizer(task.tokenizer, task.special_ids)
-    ids, flags = tokenize_lines(Document(text, "shard"), tokenizer).arrays()
+    ids, flags = tokenize_lines(Document(text, "shard"), tokenizer, settings.guards).arrays()
     texts = [chunk.text for chunk in chain.from_iterable(chunks)]
     features = method_named(settings.method).features(texts)
     arrays = _text_arrays(task.documents, chunks) | {"ids": ids, "flags": flags}

@@ -132,9 +132,15 @@ def _build(
 ) -> None:
     from univerb.corpus.build import build_corpus
     from univerb.corpus.manifest import CorpusSettings
+    from univerb.phrases.guards import PAPER_GUARDS
 
     documents = (document for source in sources for document in _documents(source))
-    settings = CorpusSettings(max_phrases=MAX_PHRASES, splitter=_SPLITTERS[name])
+    settings = CorpusSettings(
+        max_phrases=MAX_PHRASES,
+        splitter=_SPLITTERS[name],
+        content=PAPER_GUARDS.content,
+        whole_numbers=PAPER_GUARDS.whole_numbers,
+    )
     build_corpus(path, documents, lm, settings, progress=progress)
 
 

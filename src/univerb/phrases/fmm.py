@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document
+from univerb.phrases.guards import Guards
 from univerb.phrases.hashing import Ints, KeyIndex, Keys, RollingHash, prepend_zero, ranges
 from univerb.phrases.mining import count_ngrams, top_ngrams
 from univerb.phrases.ngrams import PhraseSource, Spans, SpanSource, checked_sizes
 from univerb.phrases.tokenized import (
     BREAK,
+    CONTENT,
     DIGIT,
     END,
     LETTER,
@@ -106,7 +108,8 @@ class FMMTable:
         known = numpy.unique(words.keys[words.keys > 0])
         # The key 0 is unknown: -1, a break.
         numbers = KeyIndex(known).find(words.keys).astype(numpy.int32)
-        mined = count_ngrams(numbers, checked_sizes(sizes), min_count)
+        is_content = tokens.have(CONTENT, words.first, words.last + 1)
+        mined = count_ngrams(numbers, checked_sizes(sizes), min_count, is_content=is_content)
         begin, end = words.first[mined.start], words.last[mined.start + mined.size - 1] + 1
         is_phrase = ~tokens.are_numbers(begin, end)
         mined = top_ngrams(type(mined)(*(column[is_phrase] for column in mined)), cap)
@@ -169,7 +172,7 @@ class FMMTable:
         )
 
 
-def fmm(table: FMMTable) -> PhraseSource:
+def fmm(table: FMMTable, guards: Guards | None = None) -> PhraseSource:
     """Make a source of the longest phrases of a table in a document."""
 
     def spans(text: TokenizedText) -> Spans:
@@ -180,23 +183,25 @@ def fmm(table: FMMTable) -> PhraseSource:
         token[text.positions] = numpy.arange(len(text.ids))
         return token[matches.first], token[matches.last]
 
-    return SpanSource(spans)
+    return SpanSource(spans, guards or Guards())
 
 
 def fmm_of(
     documents: Sequence[Document],
     sizes: tuple[int, int] = (2, 16),
     min_count: int = 5,
+    guards: Guards | None = None,
 ) -> PhraseSource:
     """Make a source of the longest phrases that are frequent in `documents`.
 
-    The documents are counted when the source is first used; arguments as in `FMMTable.mine`.
+    The documents are counted when the source is first used; `guards` are rules for phrases, the
+    other arguments as in `FMMTable.mine`.
     """
     checked_sizes(sizes)
 
     @cache
     def source(tokenizer: Tokenizer) -> PhraseSource:
-        parts = (tokenize_lines(support, tokenizer).arrays() for support in documents)
-        return fmm(FMMTable.mine(TokenArrays.concatenate(parts), sizes, min_count))
+        parts = (tokenize_lines(support, tokenizer, guards).arrays() for support in documents)
+        return fmm(FMMTable.mine(TokenArrays.concatenate(parts), sizes, min_count), guards)
 
     return lambda document, tokenizer: source(tokenizer)(document, tokenizer)

@@ -1,7 +1,13 @@
 """Guards: the rules that keep useless or harmful spans out of a vocabulary."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from univerb.phrases.content import checked_language
+
+NUMBER = re.compile(r"(?:§§?[ \xa0]?)?\d+(?:[.,:/–-]\d+)*(?:\([^\W_]{1,5}\))*%?")
+"""A number expression: 1,500, 3.14, 12:30, 10/11/2013, 1990–95, 50%, § 12(3)(a)."""
 
 # Scripts written without spaces between words; each of their characters counts as a word.
 _UNSPACED = (
@@ -32,11 +38,20 @@ class Guards:
     """Stay within a line. Matters to lists; n-gram sources cut documents into lines first."""
     no_digits: bool = True
     """Do not merge bare numbers: it ruins arithmetic."""
+    whole_numbers: bool = True
+    """Never begin or end inside a number such as 1,500 or § 12(3). Not for lists."""
+    content: str | None = "en"
+    """Have a word that is not on this language's stop list: "of the" alone says nothing. None for
+    any words. Not for lists, which are deliberate."""
+
+    def __post_init__(self) -> None:
+        checked_language(self.content)
 
     def objection(self, ids: Sequence[int], text: str, special_ids: frozenset[int]) -> str | None:
         """Return why a span is no phrase, in a few words, or None if it is one.
 
-        Boundary rules need the text around a span and are checked where it is cut out.
+        Rules about boundaries and content need the text around a span and are checked where it is
+        cut out.
         """
         if len(ids) < self.min_tokens:
             return f"it has fewer than {self.min_tokens} tokens"
@@ -49,6 +64,10 @@ class Guards:
         if self.no_digits and is_number(text):
             return "it is a bare number"
         return None
+
+
+PAPER_GUARDS = Guards(whole_numbers=False, content=None)
+"""For what is built as in the paper: training samples, and the tables that are reproduced."""
 
 
 def is_number(text: str) -> bool:

@@ -5,7 +5,7 @@ before left. Three numbers share one 64-bit key (rank of the n-gram so far, next
 that a plain sort, which numpy does with vector instructions, also yields the positions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy
@@ -35,6 +35,7 @@ def count_ngrams(
     min_count: int,
     may_start: Flags | None = None,
     may_end: Flags | None = None,
+    is_content: Flags | None = None,
 ) -> NgramCounts:
     """Count the frequent n-grams of a sequence.
 
@@ -44,6 +45,7 @@ def count_ngrams(
         min_count: Minimum number of occurrences.
         may_start: Whether one may begin at a position; everywhere by default.
         may_end: Whether one may end at a position.
+        is_content: Whether a symbol says something; an n-gram has one that does.
 
     Returns:
         All of them.
@@ -61,7 +63,16 @@ def count_ngrams(
     starting = numpy.flatnonzero(starts if may_start is None else starts & may_start)
     ends = numpy.zeros(len(padded), dtype=bool)
     ends[: len(symbols)] = starts if may_end is None else may_end
-    levels = _levels(padded, starting.astype(numpy.uint32), sizes, min_count, ends)
+    contents = numpy.ones(len(padded), dtype=bool)
+    contents[: len(symbols)] = True if is_content is None else is_content
+    before = numpy.append(numpy.uint32(0), numpy.cumsum(contents, dtype=numpy.uint32))
+
+    def may_be_phrases(first: Symbols, size: int) -> Flags:
+        after = first + numpy.uint32(size)
+        is_allowed: Flags = ends[after - numpy.uint32(1)] & (before[after] > before[first])
+        return is_allowed
+
+    levels = _levels(padded, starting.astype(numpy.uint32), sizes, min_count, may_be_phrases)
     empty = numpy.empty(0, dtype=numpy.int64)
     columns = zip((empty, empty, empty), *levels, strict=True)
     return NgramCounts(*(numpy.concatenate(column) for column in columns))
@@ -77,6 +88,10 @@ def top_ngrams(mined: NgramCounts, cap: int | None, gain: Ints | None = None) ->
     return NgramCounts(*(column[order] for column in mined))
 
 
+_MayBePhrases = Callable[[Symbols, int], Flags]
+"""Tells which n-grams of a size may be phrases, by their first positions."""
+
+
 class _Groups(NamedTuple):
     """Positions of n-grams of one size; equal n-grams have equal ranks."""
 
@@ -86,7 +101,11 @@ class _Groups(NamedTuple):
 
 
 def _levels(
-    padded: Symbols, positions: Symbols, sizes: tuple[int, int], min_count: int, may_end: Flags
+    padded: Symbols,
+    positions: Symbols,
+    sizes: tuple[int, int],
+    min_count: int,
+    may_be_phrases: _MayBePhrases,
 ) -> Iterator[NgramCounts]:
     low, high = sizes
     symbol_bits = _bits(int(padded.max(initial=0)))
@@ -97,7 +116,8 @@ def _levels(
             if not len(counts):
                 continue
             if longer.size >= low:
-                yield _valid(longer.positions, counts, longer.size, min_count, may_end)
+                valid = may_be_phrases(longer.positions, longer.size)
+                yield _valid(longer, counts, min_count, valid)
             if longer.size < high:
                 left.append(longer)
 
@@ -146,12 +166,10 @@ def _lengthened(
     return _Groups(size + 1, positions, numpy.repeat(_numbers(len(counts)), counts)), counts
 
 
-def _valid(
-    positions: Symbols, counts: Ints, size: int, min_count: int, may_end: Flags
-) -> NgramCounts:
-    """Keep the groups with enough positions at which they may be phrases."""
+def _valid(groups: _Groups, counts: Ints, min_count: int, valid: Flags) -> NgramCounts:
+    """Keep the groups with enough valid positions."""
+    size, positions, _ = groups
     begins = numpy.cumsum(counts) - counts
-    valid = may_end[positions + numpy.uint32(size - 1)]
     valid_counts = numpy.add.reduceat(valid, begins, dtype=numpy.int64)
     nowhere = numpy.uint32(numpy.iinfo(numpy.uint32).max)
     first = numpy.minimum.reduceat(numpy.where(valid, positions, nowhere), begins)

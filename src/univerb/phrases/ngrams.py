@@ -12,7 +12,7 @@ from univerb.errors import MissingExtra, OptionError
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards, is_unspaced
 from univerb.phrases.hashing import Ints, Keys, RollingHash
-from univerb.phrases.tokenized import TokenizedText, tokenize_lines
+from univerb.phrases.tokenized import CONTENT, TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
 PhraseSource = Callable[[Document, Tokenizer], Iterator[Phrase]]
@@ -114,15 +114,16 @@ class SpanSource:
         return self.phrases(self.candidates(document, tokenizer), tokenizer)
 
     def candidates(self, document: Document, tokenizer: Tokenizer) -> CandidateSpans:
-        """Find the spans of a document that the guards do not exclude by their size or numbers."""
+        """Find the spans of a document that have the size and the words that the guards ask for."""
         if self.guards.word_boundaries:
             warn_if_unspaced(document)
         text = tokenize_lines(document, tokenizer, self.guards)
         first, last = self.spans_of(text)
-        is_allowed = last - first + 1 >= self.guards.min_tokens
+        arrays, at = text.arrays(), text.positions
+        begin, end = at[first], at[last] + 1
+        is_allowed = (end - begin >= self.guards.min_tokens) & arrays.have(CONTENT, begin, end)
         if self.guards.no_digits:
-            at = text.positions
-            is_allowed &= ~text.arrays().are_numbers(at[first], at[last] + 1)
+            is_allowed &= ~arrays.are_numbers(begin, end)
         first, last = first[is_allowed], last[is_allowed]
         keys = RollingHash(text.ids).keys(first, last + 1)
         return CandidateSpans(document.name, text, first, last, keys)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from univerb.errors import DocumentError
 from univerb.phrase import Document
-from univerb.phrases.guards import Guards, is_unspaced
+from univerb.phrases.content import content_characters
+from univerb.phrases.guards import NUMBER, Guards, is_unspaced
 from univerb.phrases.hashing import Ints, prepend_zero
 from univerb.tokenizer import Tokenizer
 
@@ -32,7 +33,7 @@ _CHAR_CLASSES = numpy.full(0x110000, _UNKNOWN, dtype=numpy.uint8)
 
 BREAK = -1
 """The id between lines, and of tokens that no phrase may contain."""
-START, END, LETTER, DIGIT = 1, 2, 4, 8
+START, END, LETTER, DIGIT, CONTENT = 1, 2, 4, 8, 16
 
 
 class TokenArrays(NamedTuple):
@@ -40,7 +41,8 @@ class TokenArrays(NamedTuple):
 
     ids: NDArray[numpy.int32]
     flags: NDArray[numpy.uint8]
-    """`START`, `END`: a phrase may begin or end here. `LETTER`, `DIGIT`: the token has one."""
+    """`START`, `END`: a phrase may begin or end here. `LETTER`, `DIGIT`: the token has one.
+    `CONTENT`: it is part of a content word; every token has this without that guard."""
 
     @classmethod
     def concatenate(cls, parts: Iterable[Self]) -> Self:
@@ -53,14 +55,16 @@ class TokenArrays(NamedTuple):
         """Return which tokens have a flag."""
         return self.flags & flag > 0
 
+    def have(self, flag: int, begin: Ints, end: Ints) -> Flags:
+        """Return which spans have a token with a flag. `end` is exclusive."""
+        return _contain(self.has(flag), begin, end)
+
     def are_numbers(self, begin: Ints, end: Ints) -> Flags:
         """Return which spans are bare numbers: digits without letters.
 
         They are no phrases, since merging them ruins arithmetic. `end` is exclusive.
         """
-        letters, digits = (prepend_zero(numpy.cumsum(self.has(flag))) for flag in (LETTER, DIGIT))
-        is_number: Flags = (letters[end] == letters[begin]) & (digits[end] > digits[begin])
-        return is_number
+        return ~self.have(LETTER, begin, end) & self.have(DIGIT, begin, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class TokenizedText:
     """Whether it is only space, be it the one put before a line."""
     has_letter: Flags
     has_digit: Flags
+    is_content: Flags
+    """Whether it is part of a content word, without that guard of any; a phrase has one."""
     is_masked: Flags
     """Whether no phrase may contain it, since it is special or not valid UTF-8."""
 
@@ -107,8 +113,9 @@ class TokenizedText:
         last = size - 1
         is_in_line = self.line[: len(self.line) - last] == self.line[last:]
         has_ends = self.may_start[: len(is_in_line)] & self.may_end[last:]
-        masked = prepend_zero(numpy.cumsum(self.is_masked))
-        return numpy.flatnonzero(is_in_line & has_ends & (masked[size:] == masked[:-size]))
+        masked, content = (prepend_zero(numpy.cumsum(f)) for f in (self.is_masked, self.is_content))
+        is_allowed = (masked[size:] == masked[:-size]) & (content[size:] > content[:-size])
+        return numpy.flatnonzero(is_in_line & has_ends & is_allowed)
 
     @property
     def positions(self) -> Ints:
@@ -118,7 +125,7 @@ class TokenizedText:
     def arrays(self) -> TokenArrays:
         """Return ids and flags, as they are counted and searched."""
         flags = self.may_start * START | self.may_end * END
-        flags |= self.has_letter * LETTER | self.has_digit * DIGIT
+        flags |= self.has_letter * LETTER | self.has_digit * DIGIT | self.is_content * CONTENT
         ids = numpy.where(self.is_masked, BREAK, self.ids)
         flags[self.is_masked] = 0
         at = self.positions
@@ -186,7 +193,7 @@ def tokenize_text(text: str, tokenizer: Tokenizer, guards: Guards | None = None)
     rules = guards or Guards()
     is_masked = numpy.isin(ids, list(tokenizer.special_ids)) & rules.no_special
     if rules.no_newline:
-        is_masked |= _contains(_char_classes(text), _BREAK, offsets[:, 0], offsets[:, 1])
+        is_masked |= _contain(_char_classes(text) & _BREAK > 0, offsets[:, 0], offsets[:, 1])
     edges = numpy.array([0, len(text)])
     line = numpy.zeros(len(ids), dtype=numpy.int64)
     return _flagged(text, ids, offsets, line, edges, is_masked, rules)
@@ -232,6 +239,13 @@ def _flagged(
         after_space = numpy.append(False, is_space[:-1])[: len(ids)]
         may_start &= boundary[visible] & (is_first | ~after_space)
         may_end &= boundary[end] & ~is_space
+    if guards.whole_numbers:
+        is_inside = _inside_numbers(text)
+        may_start &= ~is_inside[visible]
+        may_end &= ~is_inside[end]
+    is_content = numpy.ones(len(ids), dtype=bool)
+    if guards.content:
+        is_content = _contain(content_characters(text, guards.content), begin, end)
     return TokenizedText(
         text,
         ids,
@@ -241,17 +255,27 @@ def _flagged(
         may_start,
         may_end,
         is_space,
-        has_letter=_contains(classes, _LETTER, begin, end),
-        has_digit=_contains(classes, _DIGIT, begin, end),
-        is_masked=is_masked | _contains(classes, _BAD, begin, end) & guards.whole_characters,
+        has_letter=_contain(classes & _LETTER > 0, begin, end),
+        has_digit=_contain(classes & _DIGIT > 0, begin, end),
+        is_content=is_content,
+        is_masked=is_masked | _contain(classes & _BAD > 0, begin, end) & guards.whole_characters,
     )
 
 
-def _contains(classes: NDArray[numpy.uint8], char_class: int, begin: Ints, end: Ints) -> Flags:
-    """Return which spans have a character of a class."""
-    before = prepend_zero(numpy.cumsum(classes & char_class > 0))
+def _contain(is_marked: Flags, begin: Ints, end: Ints) -> Flags:
+    """Return which spans have a marked character or token."""
+    before = prepend_zero(numpy.cumsum(is_marked))
     is_inside: Flags = before[end] > before[begin]
     return is_inside
+
+
+def _inside_numbers(text: str) -> Flags:
+    """Return which places between characters, and at both ends, are inside of a number."""
+    spans = numpy.array([match.span() for match in NUMBER.finditer(text)], dtype=numpy.int64)
+    steps = numpy.zeros(len(text) + 1, dtype=numpy.int8)
+    steps[spans.reshape(-1, 2)[:, 0] + 1] += 1
+    steps[spans.reshape(-1, 2)[:, 1]] -= 1
+    return numpy.cumsum(steps, dtype=numpy.int8) > 0
 
 
 def _boundaries(classes: NDArray[numpy.uint8]) -> Flags:

@@ -5,14 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import numpy
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from univerb.errors import MissingExtra
 from univerb.files import map_array
 from univerb.retrieval.base import Features, top_ranked
 
@@ -116,7 +114,10 @@ class BM25Index:
 
 
 def _ranker() -> "Ranker":
-    return _bm25s().BM25(k1=1.5, b=0.75, backend="numpy", csc_backend="numpy")
+    # Takes a third of a second.
+    import bm25s
+
+    return bm25s.BM25(k1=1.5, b=0.75, backend="numpy", csc_backend="numpy")
 
 
 def _words(text: str) -> list[str]:
@@ -137,13 +138,6 @@ def _divided(terms: Ints, lengths: Ints) -> Iterator[list[int]]:
 
 @functools.cache
 def _stop_words() -> frozenset[str]:
-    return frozenset(_bm25s().stopwords.STOPWORDS_EN)
+    from bm25s.stopwords import STOPWORDS_EN
 
-
-def _bm25s() -> ModuleType:
-    try:
-        import bm25s
-    except ImportError:
-        raise MissingExtra("bm25s", "index") from None
-    module: ModuleType = bm25s
-    return module
+    return frozenset(STOPWORDS_EN)

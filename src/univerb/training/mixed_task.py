@@ -7,6 +7,7 @@ is here: docs/method.md, Losses.
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.modeling.phrase_table import PhraseVectors
 from univerb.phrase import Document, Phrase
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.training.batch_loader import BatchLoader
 from univerb.training.config import TrainingConfig
 from univerb.training.losses import Expanded, LossSum, kl_loss, phrase_loss, token_loss
@@ -71,8 +73,9 @@ class MixedTask:
         self._lm = lm
         self._trained_before = lm.encoder.config.trained_steps
         block = config.data.block
-        self._passages = Passages(documents, lm.tokenizer, block)
-        self._validation = Passages(validation, lm.tokenizer, block) if validation else None
+        passages = partial(Passages, tokenizer=lm.tokenizer, block=block, guards=PAPER_GUARDS)
+        self._passages = passages(documents)
+        self._validation = passages(validation) if validation else None
         self._pre_batch = PreBatch(config.negatives.depth)
         self._adapted: PeftModel | None = None
         self._original: PreTrainedModel | None = None

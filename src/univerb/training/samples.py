@@ -13,6 +13,7 @@ import numpy
 
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.hashing import Ints, prepend_zero
 from univerb.phrases.ngrams import checked_sizes, word_spans
 from univerb.phrases.tokenized import BREAK, TokenArrays, TokenizedText, tokenize_text
@@ -85,8 +86,9 @@ def make_builder(
         return n_words(settings.sizes, settings.gap)
     if settings.kind == "n-ids":
         return n_ids(settings.sizes, settings.gap)
-    texts = (tokenize_text(document.text, tokenizer).arrays() for document in documents)
-    table = FMMTable.mine(TokenArrays.concatenate(texts), settings.sizes, settings.min_count)
+    texts = (tokenize_text(document.text, tokenizer, PAPER_GUARDS) for document in documents)
+    arrays = TokenArrays.concatenate(text.arrays() for text in texts)
+    table = FMMTable.mine(arrays, settings.sizes, settings.min_count)
     return fmm(table, settings.gap)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from univerb.errors import DocumentError
 from univerb.phrase import Document
+from univerb.phrases.guards import Guards
 from univerb.phrases.tokenized import TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 
@@ -26,15 +27,23 @@ class Passages:
     """Documents as passages of at most `block` tokens, none of which crosses a document's end.
 
     A passage begins as a prompt does, with the special tokens that the LM wants before a text.
+    `guards` say where phrases may be.
     """
 
-    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, block: int) -> None:
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        tokenizer: Tokenizer,
+        block: int,
+        guards: Guards | None = None,
+    ) -> None:
         if not documents:
             raise DocumentError("there is no text to train on. Name files in data.documents.")
         self._documents = documents
         self._tokenizer = tokenizer
         self._begin = numpy.array(tokenizer.begin_ids, dtype=numpy.int32)
         self._block = block
+        self._guards = guards or Guards()
         self._characters = block * _CHARACTERS_PER_TOKEN
         counts = [max(-(-len(document.text) // self._characters), 1) for document in documents]
         self._first = numpy.concatenate([[0], numpy.cumsum(counts)])
@@ -44,9 +53,10 @@ class Passages:
         return int(self._first[-1])
 
     def fingerprint(self) -> str:
-        """Return a hash of the texts and of how they are cut."""
+        """Return a hash of the texts, of how they are cut and of where phrases may be."""
         begin = self._begin.tolist()
-        content = hashlib.sha256(f"{self._block} {self._characters} {begin}".encode())
+        settings = f"{self._block} {self._characters} {begin} {self._guards}"
+        content = hashlib.sha256(settings.encode())
         for document in self._documents:
             content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
         return content.hexdigest()[:16]
@@ -70,8 +80,8 @@ class Passages:
 
     def tokenized(self, text: str) -> TokenizedText:
         """Return a text as a passage, cut where it is too long."""
-        tokens = _truncate(tokenize_text(text, self._tokenizer), self._block - len(self._begin))
-        return _prepend(self._begin, tokens)
+        tokens = tokenize_text(text, self._tokenizer, self._guards)
+        return _prepend(self._begin, _truncate(tokens, self._block - len(self._begin)))
 
 
 @lru_cache(maxsize=4)

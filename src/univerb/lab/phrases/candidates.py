@@ -7,6 +7,7 @@ from univerb.corpus.corpus import Corpus
 from univerb.lab.phrases.halves import Halves
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.guards import Guards
 from univerb.phrases.ngrams import ngrams
 from univerb.retrieval.base import Hit
 from univerb.vocabulary import DynamicVocabulary
@@ -44,7 +45,8 @@ def candidate_phrases(
     if corpus is None:
         vocabulary = lm.vocabulary([first], source=source, max_phrases=None)
         return CandidatePhrases(vocabulary, [first.text])
-    selection = corpus.select(halves.first, lm.tokenizer, k, others=True)
+    # The corpus may have been built as in the paper; what is offered here is what users get.
+    selection = corpus.select(halves.first, lm.tokenizer, k, others=True, guards=Guards())
     vocabulary = lm.vocabulary([*selection.phrases, first], source=source, max_phrases=None)
     return CandidatePhrases(vocabulary, [*_joined(selection.hits), first.text])
 

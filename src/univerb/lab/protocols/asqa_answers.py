@@ -17,6 +17,7 @@ from univerb.errors import OptionError
 from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion
 from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.modeling.dynamic import DynamicLM
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.phrases.parsed import parsed_chunks
 from univerb.retrieval.base import Hit
@@ -199,7 +200,9 @@ class _Documents:
 def _source(phrases: Phrases, parser: str) -> PhraseSource | None:
     if phrases == "none":
         return None
-    return ngrams() if phrases == "ngrams" else parsed_chunks(parser)
+    if phrases == "ngrams":
+        return ngrams(guards=PAPER_GUARDS)
+    return parsed_chunks(parser, guards=PAPER_GUARDS)
 
 
 def _key(lm: DynamicLM, protocol: AsqaProtocol) -> str:

@@ -20,6 +20,7 @@ from univerb.lab.protocols.passages import Passage
 from univerb.lab.protocols.result_cache import ResultCache, short_hash
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.vocabulary import DynamicVocabulary
 
 GROUP_SIZE = 16
@@ -167,7 +168,9 @@ class GenerationRunner:
             return []
         query, k = self._lm.tokenizer.decode(passage.prefix), system.k or self._task.k
         has_all = self._task.offered == "all"
-        return self._corpus.select(query, self._lm.tokenizer, k, others=has_all).phrases
+        return self._corpus.select(
+            query, self._lm.tokenizer, k, others=has_all, guards=PAPER_GUARDS
+        ).phrases
 
     def vocabularies(
         self, phrases: Sequence[Sequence[Phrase]], system: TextSystem

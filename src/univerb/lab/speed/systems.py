@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
 from univerb.lab.speed.workloads import Request
 from univerb.locations import DEFAULT_MODEL, default_gguf
+from univerb.phrases.guards import Guards
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
@@ -280,7 +281,9 @@ class UniverbSystem:
     def _phrases(self, request: Request) -> "DynamicVocabulary":
         """Choose the phrases as `univerb generate` and `univerb answer` do."""
         if request.corpus:
-            return self._corpus(request.corpus).vocabulary(self._lm, request.query)
+            # The lab's own corpora are built as in the paper, without these guards.
+            corpus = self._corpus(request.corpus)
+            return corpus.vocabulary(self._lm, request.query, guards=Guards())
         from univerb.applications.citations import citable_phrases
         from univerb.phrases.ngrams import ngrams
 
