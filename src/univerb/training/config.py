@@ -29,6 +29,8 @@ class DataConfig(Section):
     documents: tuple[str, ...]
     """Files or folders, relative to the folder that univerb is started in."""
     validation: tuple[str, ...] = ()
+    validation_skip: int = Field(default=0, ge=0)
+    """Documents of the validation text that are left for a report: the first ones."""
     text: WikiTextForm = "raw"
     """The form of WikiText's files (`.tokens`), whose articles are documents: as it is, with CoG's
     replacements, or de-tokenised."""

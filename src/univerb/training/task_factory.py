@@ -42,7 +42,7 @@ def make_task(
         _check_frozen(config)
     data = config.data
     documents = TrainingDocuments(data.documents, data.text, data.limit)
-    validation = TrainingDocuments(data.validation, data.text)
+    validation = TrainingDocuments(data.validation, data.text)[data.validation_skip :]
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
     torch.manual_seed(config.run.seed)
     lm, generator = _starting_lm(config, str(processes.device))
