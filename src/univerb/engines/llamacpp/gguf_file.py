@@ -5,6 +5,8 @@ llama.cpp opens it. The gguf package's reader makes an object of each of a hundr
 which takes a second; here strings are skipped.
 """
 
+import hashlib
+import json
 import math
 import mmap
 import struct
@@ -69,6 +71,12 @@ class GgufFile:
                 f"{str(path)!r} is no complete GGUF file: {reason[:120]}. Get a fresh copy; the "
                 "default model's comes with: univerb setup --force"
             ) from error
+
+    def cache_key(self, *more: object) -> str:
+        """Return a name for what is computed from this version of the file and `more`."""
+        status = self.path.stat()
+        identity = [str(self.path.resolve()), status.st_size, status.st_mtime_ns]
+        return hashlib.sha256(json.dumps([*identity, *more]).encode()).hexdigest()[:32]
 
     def number(self, name: str) -> int | None:
         """Return a whole number of the settings, or None if there is none."""

@@ -5,7 +5,6 @@ settings and its fingerprint are read from files. Only encoding a phrase imports
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.config import EncoderConfig, Profile
+from univerb.engines.llamacpp.conversion import as_q8_0
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_parts import (
     INPUT,
@@ -97,7 +97,8 @@ class LlamaCppLM(PhraseModel):
         """Load a GGUF file and the encoder that belongs to it.
 
         This is `univerb.load` with the llamacpp engine, which explains the options. The encoder's
-        folder, or its backbone's, has the tokenizer.json.
+        folder, or its backbone's, has the tokenizer.json. A file that is given is used as it is;
+        the default model's is converted once, to be read faster.
         """
         folder, full_name = find_encoder(name)
         if folder is None:
@@ -106,14 +107,12 @@ class LlamaCppLM(PhraseModel):
                 f"save_pretrained wrote, or {DEFAULT_MODEL!r}."
             )
         backbone = backbone_of(folder)
-        file = Path(gguf).expanduser() if gguf is not None else default_file(backbone, name)
-        return cls(
-            GgufFile(file),
-            folder,
-            tokenizer_folder(folder, backbone, offline),
-            full_name,
-            thread_count(threads),
-        )
+        tokens = tokenizer_folder(folder, backbone, offline)
+        if gguf is None:
+            file = as_q8_0(default_file(backbone, name))
+        else:
+            file = GgufFile(Path(gguf).expanduser())
+        return cls(file, folder, tokens, full_name, thread_count(threads))
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -163,10 +162,7 @@ class LlamaCppLM(PhraseModel):
 
     @cached_property
     def _fingerprint(self) -> str:
-        status = self.gguf.path.stat()
-        file = [str(self.gguf.path.resolve()), status.st_size, status.st_mtime_ns]
-        content = json.dumps([*file, self._card.encoder.model_dump(), self._card.sha256])
-        key = hashlib.sha256(content.encode()).hexdigest()[:32]
+        key = self.gguf.cache_key(self._card.encoder.model_dump(), self._card.sha256)
         path = cache_directory() / "fingerprints" / key
         try:
             cached = path.read_text(encoding="ascii")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from univerb.engines.llamacpp.conversion import as_q8_0
 from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
 from univerb.lab.speed.workloads import Request
 from univerb.locations import DEFAULT_MODEL, default_gguf
@@ -184,7 +185,7 @@ class HFSystem:
 
 
 class LlamaSystem:
-    """Plain llama.cpp through llama-cpp-python's own loop, on the GGUF file of the default model.
+    """Plain llama.cpp through llama-cpp-python's own loop, on the file that univerb computes with.
 
     By default it keeps what it has read, and reads only what differs from the last prompt.
     """
@@ -199,6 +200,7 @@ class LlamaSystem:
             raise ModelMissing(
                 f"{Path(settings.backbone).name!r} has no GGUF file here. Use {DEFAULT_MODEL!r}."
             )
+        path = as_q8_0(path).path
         self.precision = gguf_precision(path)
         self._llama: Any = Llama(
             str(path),
