@@ -1,6 +1,8 @@
 """The choice between an LM's tokens and phrases.
 
-`atomic` and `unfold` choose by one softmax over V + P, to which the filters of sampling apply.
+`atomic` and `unfold` choose by one softmax over V + P, to which the filters of sampling apply. In
+the conditional form it is the same softmax over V, of which phrases take their first tokens' part;
+greedily the LM's best token is chosen first, then how far to go on from it.
 `unfold` first leaves out the phrases whose first token the LM would not accept, since that is known
 before anything is computed. At tolerance 0 no phrase is chosen, which leaves the LM's distribution
 as it is.
@@ -83,6 +85,15 @@ def choose(
     if phrases is None:
         tokens = [unit for unit in seen if unit < len(logits)]
         return Choice(sampler.pick(sampler.filtered(allowed, tokens)), logits)
+    if phrases.shares:
+        if sampler.is_greedy:
+            tokens = [unit for unit in seen if unit < len(logits)]
+            token = sampler.pick(sampler.filtered(allowed, tokens))
+            share = phrases.shares.get(token)
+            index = share.greedy if share else None
+            unit = token if index is None else len(logits) + index
+            return Choice(unit, phrases.left_to_tokens(logits), phrases)
+        logits, allowed = phrases.left_to_tokens(logits), phrases.left_to_tokens(allowed)
     both = numpy.concatenate([allowed, phrases.logits])
     if sampler.filters:
         both = sampler.filtered(both, _columns(seen, len(logits), phrases))

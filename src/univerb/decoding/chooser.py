@@ -8,7 +8,7 @@ import numpy
 
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import Choice, accepted_tokens, accepts, choose
-from univerb.decoding.phrase_head import PhraseHead, PhraseLogits
+from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place
 from univerb.decoding.repetition import repeated_tokens
 from univerb.engines.base import Floats, Sampler
 
@@ -53,11 +53,11 @@ class Chooser:
             The choice.
         """
         allowed, masked = self._allowed(state.logits, ids)
+        place = Place(*state, ids, max_length)
         if self._is_atomic and self._head is not None:
-            phrases = self._head.logits(state.hidden, state.logits, max_length)
-            phrases = self._head.without_repeats(phrases, ids)
+            phrases = self._head.logits(place)
         else:
-            phrases = self._accepted_phrases(state.hidden, allowed, ids, max_length)
+            phrases = self._accepted_phrases(place, allowed)
         if phrases is not None and masked:
             phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
         return choose(state.logits, allowed, phrases, self._sampler, [*ids, *units])
@@ -102,16 +102,14 @@ class Chooser:
             logits[list(masked)] = -numpy.inf
         return logits, masked
 
-    def _accepted_phrases(
-        self, hidden: Floats, allowed: Floats, ids: list[int], max_length: int
-    ) -> PhraseLogits | None:
+    def _accepted_phrases(self, place: Place, allowed: Floats) -> PhraseLogits | None:
         """Score the phrases whose first token the LM accepts."""
         if self._head is None or self._tolerance == 0.0:
             return None
-        filtered = self._sampler.filtered(allowed, ids)
+        filtered = self._sampler.filtered(allowed, place.ids)
         if self._tolerance == 1.0:
-            return self._head.logits(hidden, filtered, max_length)
+            return self._head.logits(place._replace(logits=filtered))
         tokens = accepted_tokens(filtered, self._tolerance)
-        phrases = self._head.logits_by_first_token(tokens, hidden, max_length)
+        phrases = self._head.logits_by_first_token(tokens, place)
         # Phrases that cannot be chosen must not even lengthen the draw.
         return phrases and phrases.where(phrases.logits > -math.inf)

@@ -8,7 +8,7 @@ dropped from the softmax. docs/speed.md says what that changes.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,6 +25,19 @@ from univerb.vocabulary import DynamicVocabulary
 
 _RESCORED = 32
 """The best of approximate logits are computed again in single precision."""
+
+
+class Place(NamedTuple):
+    """Where a choice is made."""
+
+    hidden: Floats
+    """The LM's state after the last row (d,)."""
+    logits: Floats
+    """The LM's own logits (V,)."""
+    ids: Sequence[int]
+    """Base tokens of prompt and output."""
+    max_length: int
+    """Leave out phrases with more tokens than this."""
 
 
 class TokenShare(NamedTuple):
@@ -55,9 +68,16 @@ class PhraseLogits(NamedTuple):
         columns = (self.indices[mask], self.first_tokens[mask], self.logits[mask])
         return PhraseLogits(*columns, self.shares)
 
-    def without(self, indices: Iterable[int]) -> "PhraseLogits | None":
+    def left_to_tokens(self, logits: Floats) -> Floats:
+        """Take from first tokens (V,) what their phrases have."""
+        left = logits.copy()
+        for token, share in self.shares.items():
+            left[token] += numpy.float32(share.stop)
+        return left
+
+    def without(self, indices: Collection[int]) -> "PhraseLogits | None":
         """Leave some phrases out; None if none is left."""
-        return self.where(~numpy.isin(self.indices, list(indices)))
+        return self.where(~numpy.isin(self.indices, list(indices))) if indices else self
 
 
 class PhraseHead:
@@ -104,26 +124,25 @@ class PhraseHead:
         has_eos = not self._eos_ids.isdisjoint(phrase.ids)
         return has_eos or any(text in phrase.text for text in self._ban)
 
-    def logits(self, hidden: Floats, token_logits: Floats, max_length: int) -> PhraseLogits | None:
+    def logits(self, place: Place) -> PhraseLogits | None:
         """Score all phrases, or the short-list of a large vocabulary.
 
-        Args:
-            hidden: The LM's state after the last row (d,).
-            token_logits: The LM's own logits (V,), which choose the short-list.
-            max_length: Leave out phrases with more tokens than this.
-
-        Returns:
-            The phrases, or None if none of them may be chosen.
+        None if none of them may be chosen.
         """
         if self._view is None:
             return None
         if not self._uses_short_list(self._view):
-            return self._score(hidden, max_length, [slice(0, len(self._view.phrase_indices))])
+            return self._score(place, [slice(0, len(self._view.phrase_indices))])
         _, count, per_token, max_gap = self._weights.short_list
-        tokens = numpy.flatnonzero(token_logits >= token_logits.max() - max_gap)
+        tokens = self._likeliest(place.logits, count, max_gap)
+        return self.logits_by_first_token(tokens, place, per_token)
+
+    def _likeliest(self, logits: Floats, count: int, max_gap: float) -> Ints:
+        """Return at most `count` tokens whose logits are near the best one's."""
+        tokens = numpy.flatnonzero(logits >= logits.max() - max_gap)
         if len(tokens) > count:
-            tokens = tokens[numpy.argpartition(token_logits[tokens], -count)[-count:]]
-        return self.logits_by_first_token(tokens, hidden, max_length, per_token)
+            tokens = tokens[numpy.argpartition(logits[tokens], -count)[-count:]]
+        return tokens
 
     def _uses_short_list(self, view: TableView) -> bool:
         if self._exact is not None:
@@ -131,7 +150,7 @@ class PhraseHead:
         return len(view.phrase_indices) >= self._weights.short_list.min_phrases
 
     def logits_by_first_token(
-        self, tokens: Ints, hidden: Floats, max_length: int, per_token: int | None = None
+        self, tokens: Ints, place: Place, per_token: int | None = None
     ) -> PhraseLogits | None:
         """Score the phrases that begin with one of some tokens, `per_token` of each at most."""
         if self._view is None:
@@ -139,29 +158,37 @@ class PhraseHead:
         spans = self._view.groups.find(tokens)
         if per_token is not None:
             spans = [_truncated(rows, per_token) for rows in spans]
-        return self._score(hidden, max_length, spans)
+        return self._score(place, spans)
 
-    def _score(
-        self, hidden: Floats, max_length: int, spans: Sequence[Ints | slice]
-    ) -> PhraseLogits | None:
+    def draft(self, token: int, place: Place, bias: float) -> int | None:
+        """Return the phrase that is likeliest to go on from a token, if likely enough."""
+        phrases = self.logits_by_first_token(numpy.array([token]), place)
+        if phrases is None:
+            return None
+        best = int(phrases.logits.argmax())
+        if phrases.logits[best] + bias <= float(place.logits[token]):
+            return None
+        return int(phrases.indices[best])
+
+    def _score(self, place: Place, spans: Sequence[Ints | slice]) -> PhraseLogits | None:
         view = self._view
         if view is None or not spans:
             return None
-        logits = self._weights.logits(hidden, spans)
+        logits = self._weights.logits(place.hidden, spans)
         logits += _joined(self._bias, spans)
         indices, first_tokens = (
             _joined(column, spans) for column in (view.phrase_indices, view.first_tokens)
         )
         scored = PhraseLogits(indices, first_tokens, logits)
-        if max_length < self._max_length:
-            logits[_joined(view.lengths, spans) > max_length] = -numpy.inf
+        if place.max_length < self._max_length:
+            logits[_joined(view.lengths, spans) > place.max_length] = -numpy.inf
         highest = float(logits.max())
         if highest == -math.inf:
             return None
         check_highest(highest, self._lm.name)
         if self._weights.is_approximate:
-            self._rescore(view, hidden, scored)
-        return scored
+            self._rescore(view, place.hidden, scored)
+        return scored.without(self._repeated_indices(place.ids))
 
     def _rescore(self, view: TableView, hidden: Floats, scored: PhraseLogits) -> None:
         """Put exact logits where they decide."""
@@ -171,13 +198,9 @@ class PhraseHead:
         rows = view.rows[scored.indices[best]]
         scored.logits[best] = self._weights.exact_logits(hidden, rows) + self._bias[rows]
 
-    def without_repeats(
-        self, phrases: PhraseLogits | None, ids: Sequence[int]
-    ) -> PhraseLogits | None:
-        """Leave out the phrases that would repeat an n-gram after some base tokens."""
-        if self._repeated is None or phrases is None:
-            return phrases
-        return phrases.without(self._repeated.update(ids))
+    def _repeated_indices(self, ids: Sequence[int]) -> set[int]:
+        """Return the phrases that would repeat an n-gram after some base tokens."""
+        return self._repeated.update(ids) if self._repeated else set()
 
     def is_masked(self, index: int) -> bool:
         """Whether a phrase may not be chosen any more."""

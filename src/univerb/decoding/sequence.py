@@ -3,13 +3,12 @@
 import time
 from collections import abc
 
-import numpy
-
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import Choice
 from univerb.decoding.chooser import Chooser, State
+from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.drafter import Draft, Drafter
-from univerb.decoding.phrase_head import PhraseHead
+from univerb.decoding.phrase_head import PhraseHead, Place
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
 from univerb.decoding.segmentation import segmented
 from univerb.decoding.terms import Terms
@@ -48,7 +47,8 @@ class Sequence:
         self._drafter: Drafter | None = None
         if vocabulary is not None:
             weights = engine.phrase_weights()
-            self._head = PhraseHead(lm, weights, vocabulary, config, self._eos_ids)
+            kind = ConditionalPhraseHead if lm.scoring.is_conditional else PhraseHead
+            self._head = kind(lm, weights, vocabulary, config, self._eos_ids)
             self._drafter = Drafter(vocabulary, engine.draft_rows, config.draft_bias > 0.0)
         self._chooser = Chooser(config, engine.sampler(config), self._head)
         self._terms: Terms | None = None
@@ -233,14 +233,11 @@ class Sequence:
     def _likely_phrase(self, token: int, state: State, max_length: int) -> Phrase | None:
         """Return the phrase that is likeliest to go on from a chosen token, if likely enough."""
         assert self._head is not None
-        phrases = self._head.logits_by_first_token(numpy.array([token]), state.hidden, max_length)
-        if phrases is None:
+        place = Place(*state, self._base_ids, max_length)
+        index = self._head.draft(token, place, self._config.draft_bias)
+        if index is None:
             return None
-        best = int(phrases.logits.argmax())
-        if phrases.logits[best] + self._config.draft_bias <= float(state.logits[token]):
-            return None
-        unit = self._lm.static_size + int(phrases.indices[best])
-        return self._head.vocabulary.phrase(unit)
+        return self._head.vocabulary.phrase(self._lm.static_size + index)
 
     def _take_phrase(self, choice: Choice, candidates: tuple[Candidate, ...]) -> abc.Sequence[Row]:
         assert self._head is not None

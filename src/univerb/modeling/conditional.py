@@ -48,11 +48,12 @@ class ConditionalHead(nn.Module):
 
     def query(self, hidden: Tensor) -> Tensor:
         """Map states (..., d) to what phrases are scored against."""
-        state = hidden @ self.whiten
+        state: Tensor = hidden @ self.whiten
         if self.down is not None and self.up is not None:
             state = state + self.up(nn.functional.silu(self.down(state)))
         # Of length one, not of size one in each direction: a score is a sum over all of them.
-        return state / hidden.shape[-1] ** 0.5
+        query: Tensor = state / hidden.shape[-1] ** 0.5
+        return query
 
     def bonus(self, overlap: Tensor) -> Tensor:
         """Return what is added to the scores of phrases by the tokens (N,) that lead to them."""

@@ -20,6 +20,7 @@ from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
+from univerb.modeling.scoring import Scoring
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
@@ -76,6 +77,7 @@ class DynamicLM(PhraseModel):
             has_sliding and getattr(config, "sliding_window", None)
         )
         self._fingerprint: tuple[int, str] | None = None
+        self._scoring: tuple[int, Scoring] | None = None
         self.adapter: Path | None = None
         """The folder of the adapter that was merged into the model."""
         self.trained_from: str | None = None
@@ -208,6 +210,16 @@ class DynamicLM(PhraseModel):
                 content.update(flat.view(torch.uint8).numpy().data)
             self._fingerprint = version, content.hexdigest()[:32]
         return self._fingerprint[1]
+
+    @property
+    def scoring(self) -> Scoring:
+        """How phrases are scored against the LM's states."""
+        head, version = self.encoder.conditional, self.parameter_version()
+        if self._scoring is None or self._scoring[0] != version:
+            state = head.state_dict() if head is not None else {}
+            tensors = {name: tensor.float().cpu().numpy() for name, tensor in state.items()}
+            self._scoring = version, Scoring(tensors)
+        return self._scoring[1]
 
     def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""

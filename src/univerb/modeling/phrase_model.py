@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from univerb.config import MAX_PHRASES, EncoderConfig, Profile
 from univerb.errors import CheckpointError, ModelError, PhraseError, PromptError, VocabularyError
 from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
+from univerb.modeling.scoring import Scoring
 from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Phrase
 from univerb.phrases.collection import PhraseItem, collect_phrases
@@ -107,6 +108,11 @@ class PhraseModel(ABC):
     @abstractmethod
     def parameter_version(self) -> int:
         """Return a number that differs once the encoder or the LM's rows are changed."""
+
+    @property
+    @abstractmethod
+    def scoring(self) -> Scoring:
+        """How phrases are scored against the LM's states."""
 
     @abstractmethod
     def head_bias(self) -> float:

@@ -10,12 +10,12 @@ and the phrases under it. So P(phrase) = P_LM(first token) x P(go on to it | fir
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-Floats = NDArray[numpy.float64]
+Floats = NDArray[numpy.floating[Any]]
 Ints = NDArray[numpy.int64]
 Key = tuple[int, ...]
 

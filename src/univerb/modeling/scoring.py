@@ -14,22 +14,17 @@ from numpy.typing import NDArray
 from univerb.modeling.phrase_tree import PhraseTree
 
 Floats = NDArray[numpy.float32]
-_PREFIX = "conditional."
 
 
 class Scoring:
     """The parts of an encoder that a choice needs at every step.
 
     Args:
-        tensors: The encoder's weights by name.
+        parts: The weights of its `ConditionalHead` by name; none in the flat form.
     """
 
-    def __init__(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        self._parts = {
-            name.removeprefix(_PREFIX): numpy.ascontiguousarray(tensor, numpy.float32)
-            for name, tensor in tensors.items()
-            if name.startswith(_PREFIX)
-        }
+    def __init__(self, parts: Mapping[str, NDArray[Any]]) -> None:
+        self._parts = {n: numpy.ascontiguousarray(p, numpy.float32) for n, p in parts.items()}
 
     @property
     def is_conditional(self) -> bool:

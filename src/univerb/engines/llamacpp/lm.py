@@ -44,6 +44,7 @@ from univerb.modeling.card import (
 )
 from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
+from univerb.modeling.scoring import Scoring
 from univerb.phrase import Phrase
 from univerb.threads import thread_count
 from univerb.tokenizer import Tokenizer
@@ -148,6 +149,15 @@ class LlamaCppLM(PhraseModel):
     def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
         return self._bias
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How phrases are scored against the LM's states."""
+        prefix = "conditional."
+        tensors = dict(self._encoder_tensors())
+        return Scoring(
+            {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        )
 
     @cached_property
     def _bias(self) -> float:

@@ -160,19 +160,19 @@ class FrozenTask:
         settings, generator = self._config.frozen, generator_of(self._config.run.seed, index)
         passage = self._cache.passage(index * self._config.run.batch)
         rows = windows(passage.text, settings.sizes, 1)
-        rows = rows.where(rows.is_phrase.any(1))
+        rows = rows.take(numpy.flatnonzero(rows.is_phrase.any(1)))
         if not len(rows.start):
             return torch.zeros(())
         # Phrases near each other, so that one pass reads the context of all.
         last = int(rows.start[int(torch.randint(len(rows.start), (1,), generator=generator))])
         distance = last - rows.start
-        near = rows.where((distance >= 0) & (distance < settings.input_context // 2))
+        near = rows.take((distance >= 0) & (distance < settings.input_context // 2))
         chosen = torch.randperm(len(near.start), generator=generator)[: settings.input_phrases]
         share = self._processes.share(len(chosen))
         # A process without phrases feeds one that does not count: all make the same calls.
         mine = chosen[share.start : share.stop] if share else chosen[:1]
         lengths = _draw_lengths(near, generator)[mine]
-        some = Windows(*(column[mine.numpy()] for column in near))
+        some = near.take(mine.numpy())
         losses = input_losses(self._lm, passage.ids, some, lengths, settings.input_context)
         return losses.learned.sum() * bool(share) / len(chosen)
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from univerb.phrases.hashing import Ints
 from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.phrases.hashing import Ints
 from univerb.training.frozen.windows import Flags, Windows, hashes
 
 Floats = NDArray[numpy.float64]
@@ -171,7 +171,7 @@ def stretch(
 
 def _reached(pool: Pool, truth: Windows, end: int) -> _Reached:
     root = pool.roots(truth.ids[:, 0])
-    truth, root = truth.where(root >= 0), root[root >= 0]
+    truth, root = truth.take(root >= 0), root[root >= 0]
     phrase = pool.phrases(truth.keys)
     index = truth.start[:, None] + numpy.arange(phrase.shape[1])
     row, column = numpy.nonzero((phrase >= 0) & (index < end))

@@ -11,7 +11,6 @@ one is the paper's L_p, in which only the longest phrases are right.
 
 from typing import NamedTuple
 
-import numpy
 import torch
 from torch import Tensor
 

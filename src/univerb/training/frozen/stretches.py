@@ -60,7 +60,7 @@ def stretches(
 def _beginning_as(tokens: Ints, *parts: Windows) -> Windows:
     """Return the windows that begin with one of some tokens: others are never a choice."""
     some = Windows.joined(*parts)
-    return some.where(numpy.isin(some.ids[:, 0], tokens) & some.is_phrase.any(1))
+    return some.take(numpy.isin(some.ids[:, 0], tokens) & some.is_phrase.any(1))
 
 
 def option_vectors(lm: DynamicLM, parts: list[PooledStretch]) -> list[Tensor]:
@@ -71,16 +71,16 @@ def option_vectors(lm: DynamicLM, parts: list[PooledStretch]) -> list[Tensor]:
         return_index=True,
     )
     ids = numpy.concatenate([part.pool.ids[u] for part, u in zip(parts, used, strict=True)])[index]
-    length = numpy.concatenate(
-        [part.pool.length[u] for part, u in zip(parts, used, strict=True)]
-    )[index]
+    length = numpy.concatenate([part.pool.length[u] for part, u in zip(parts, used, strict=True)])[
+        index
+    ]
     outputs = encode_outputs(lm, ids, length)
     places = [numpy.searchsorted(keys, part.pool.keys[part.stretch.option]) for part in parts]
     return [outputs[torch.from_numpy(place)] for place in places]
 
 
 def encode_outputs(lm: DynamicLM, ids: Ints, length: Ints) -> Tensor:
-    """Return the output vectors (K, d) of phrases: ids (K, L), of which the first `length` count."""
+    """Return the output vectors (K, d) of phrases: the first `length` of their ids (K, L)."""
     states, order = [], []
     for size in numpy.unique(length).tolist():
         some = numpy.flatnonzero(length == size)

@@ -13,11 +13,12 @@ from univerb.training.frozen.stretch_loss import stretch_loss
 from univerb.training.frozen.stretches import option_vectors, stretches
 from univerb.training.frozen.windows import windows
 
+# Passages from one in which phrases are fed as vectors to the next.
+_KL_EVERY = 8
+
 
 @torch.no_grad()
-def validate_frozen(
-    lm: DynamicLM, cache: StateCache, config: TrainingConfig
-) -> dict[str, float]:
+def validate_frozen(lm: DynamicLM, cache: StateCache, config: TrainingConfig) -> dict[str, float]:
     """Measure an encoder.
 
     Args:
@@ -51,17 +52,13 @@ def validate_frozen(
     return result | {"kl": sums["kl"] / max(sums["fed"], 1.0)}
 
 
-# Passages from one in which phrases are fed as vectors to the next.
-_KL_EVERY = 8
-
-
 def _add_divergence(
     lm: DynamicLM, passage: PassageStates, config: TrainingConfig, sums: dict[str, float]
 ) -> None:
     context = config.frozen.input_context
     rows = windows(passage.text, config.frozen.sizes, 1, min(context, len(passage.ids)))
-    rows = rows.where(rows.is_phrase.any(1))
-    rows = rows.where(numpy.arange(len(rows.start)) % 4 == 0)
+    rows = rows.take(numpy.flatnonzero(rows.is_phrase.any(1)))
+    rows = rows.take(numpy.arange(0, len(rows.start), 4))
     if not len(rows.start):
         return
     sizes = numpy.arange(1, rows.is_phrase.shape[1] + 1)

@@ -26,9 +26,9 @@ class Windows(NamedTuple):
     keys: Ints
     """(S, L) a hash of these tokens."""
 
-    def where(self, mask: Flags) -> "Windows":
-        """Keep the windows where a mask (S,) is True."""
-        return Windows(*(column[mask] for column in self))
+    def take(self, index: Ints | Flags) -> "Windows":
+        """Return some of the windows, by number or by a mask (S,)."""
+        return Windows(self.start[index], self.ids[index], self.is_phrase[index], self.keys[index])
 
     @classmethod
     def joined(cls, *parts: "Windows") -> "Windows":

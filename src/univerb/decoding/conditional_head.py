@@ -1,0 +1,142 @@
+"""The phrase head of encoders in the conditional form (`modeling.phrase_tree`).
+
+A phrase has a share of what the LM gives its first token, so only phrases that begin with likely
+tokens are looked at, and nothing else changes. Greedily that is one token: the LM's own.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy
+
+from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place, TokenShare
+from univerb.engines.base import Floats, Ints
+from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree
+
+
+class _Group:
+    """The phrases that begin with one token and may be chosen."""
+
+    def __init__(self, rows: Ints, indices: Ints, keys: list[Key]) -> None:
+        self.rows = rows
+        self.indices = indices
+        self.keys = keys
+
+    @cached_property
+    def tree(self) -> PhraseTree:
+        return PhraseTree(self.keys)
+
+    @cached_property
+    def sorted_keys(self) -> list[Key]:
+        return sorted(self.keys)
+
+    @cached_property
+    def place(self) -> dict[Key, int]:
+        return {key: place for place, key in enumerate(self.keys)}
+
+    @cached_property
+    def lengths(self) -> Ints:
+        return numpy.array([len(key) for key in self.keys])
+
+
+class ConditionalPhraseHead(PhraseHead):
+    """A vocabulary as one sequence scores it, given first tokens."""
+
+    def update(self) -> None:
+        """Follow the vocabulary: encode what is new, mask what is gone or banned."""
+        before = self._view
+        super().update()
+        if self._view is not before:
+            self._groups: dict[int, _Group] = {}
+
+    def logits(self, place: Place) -> PhraseLogits | None:
+        """Score the phrases that begin with the likeliest tokens; `exact` with any."""
+        if self._view is None:
+            return None
+        _, count, _, max_gap = self._weights.short_list
+        if self._exact:
+            tokens = numpy.unique(self._view.first_tokens)
+        else:
+            tokens = self._likeliest(place.logits, count, max_gap)
+        return self.logits_by_first_token(tokens, place)
+
+    def logits_by_first_token(
+        self, tokens: Ints, place: Place, per_token: int | None = None
+    ) -> PhraseLogits | None:
+        """Score the phrases that begin with one of some tokens."""
+        parts = [self._scored(token, place) for token in tokens.tolist() if self._group(token).keys]
+        if not parts:
+            return None
+        shares = {token: share for part in parts for token, share in part.shares.items()}
+        scored = PhraseLogits(
+            numpy.concatenate([part.indices for part in parts]),
+            numpy.concatenate([part.first_tokens for part in parts]),
+            numpy.concatenate([part.logits for part in parts]),
+            shares,
+        )
+        return scored.where(scored.logits > -numpy.inf)
+
+    def draft(self, token: int, place: Place, bias: float) -> int | None:
+        """Return the phrase that is likeliest to go on from a token, with a bias for going on."""
+        group = self._group(token)
+        if not group.keys:
+            return None
+        scores = self._scores(group, place) + numpy.float32(bias)
+        stops = self._lm.scoring.stops(group.tree, place.hidden)
+        best = group.tree.greedy(scores, stops)
+        return None if best is None else int(group.indices[best])
+
+    def _scored(self, token: int, place: Place) -> PhraseLogits:
+        group = self._group(token)
+        scores = self._scores(group, place)
+        stops = self._lm.scoring.stops(group.tree, place.hidden)
+        probabilities = group.tree.log_probs(scores, stops)
+        best = group.tree.greedy(scores, stops)
+        greedy = None if best is None else int(group.indices[best])
+        logits = (place.logits[token] + probabilities.phrases).astype(numpy.float32)
+        share = TokenShare(float(probabilities.stops[0]), greedy)
+        first_tokens = numpy.full(len(logits), token)
+        return PhraseLogits(group.indices, first_tokens, logits, {token: share})
+
+    def _scores(self, group: _Group, place: Place) -> Floats:
+        scores = self._weights.logits(self._lm.scoring.query(place.hidden), [group.rows])
+        scores += self._bias[group.rows] + self._lm.scoring.bonus(self._overlaps(group, place.ids))
+        scores[group.lengths > place.max_length] = -numpy.inf
+        if repeated := self._repeated_indices(place.ids):
+            scores[numpy.isin(group.indices, list(repeated))] = -numpy.inf
+        return scores
+
+    def _overlaps(self, group: _Group, ids: Sequence[int]) -> Ints:
+        """Count the last tokens of a text that are, together with a phrase, a phrase as well."""
+        overlaps = numpy.zeros(len(group.keys), dtype=numpy.int64)
+        token = group.keys[0][0]
+        for size in range(1, min(MAX_OVERLAP, len(ids)) + 1):
+            before = tuple(ids[-size:])
+            longer = self._group(before[0]).sorted_keys
+            begin = (*before, token)
+            for key in longer[bisect_left(longer, begin) :]:
+                if key[: size + 1] != begin:
+                    break
+                if (place := group.place.get(key[size:])) is not None:
+                    overlaps[place] = size
+        return overlaps
+
+    def _group(self, token: int) -> _Group:
+        if token not in self._groups:
+            self._groups[token] = self._make_group(token)
+        return self._groups[token]
+
+    def _make_group(self, token: int) -> _Group:
+        view = self._view
+        spans = view.groups.find(numpy.array([token])) if view is not None else []
+        if view is None or not spans:
+            none = numpy.empty(0, numpy.int64)
+            return _Group(none, none, [])
+        rows = numpy.arange(len(view.phrase_indices))[spans[0]]
+        rows = rows[self._bias[rows] > -numpy.inf]
+        indices = view.phrase_indices[rows]
+        size = self.vocabulary.static_size
+        return _Group(
+            rows, indices, [self.vocabulary.phrase(size + i).ids for i in indices.tolist()]
+        )
