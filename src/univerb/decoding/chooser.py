@@ -8,6 +8,7 @@ import numpy
 
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import Choice, accepted_tokens, accepts, choose
+from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place
 from univerb.decoding.repetition import repeated_tokens
 from univerb.engines.base import Floats, Sampler
@@ -35,6 +36,8 @@ class Chooser:
         self._sampler = sampler
         self._head = head
         self._is_atomic = config.mode == "atomic"
+        # In the conditional form, greedily, phrases go on from the LM's own token.
+        self._takes_best_token = sampler.is_greedy and isinstance(head, ConditionalPhraseHead)
         self._tolerance = config.tolerance
         self._no_repeat = config.no_repeat_ngram_size
         self.masked_tokens: frozenset[int] = frozenset()
@@ -53,11 +56,7 @@ class Chooser:
             The choice.
         """
         allowed, masked = self._allowed(state.logits, ids)
-        place = Place(*state, ids, max_length)
-        if self._is_atomic and self._head is not None:
-            phrases = self._head.logits(place)
-        else:
-            phrases = self._accepted_phrases(place, allowed)
+        phrases = self._phrases(Place(*state, ids, max_length), allowed)
         if phrases is not None and masked:
             phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
         return choose(state.logits, allowed, phrases, self._sampler, [*ids, *units])
@@ -102,11 +101,15 @@ class Chooser:
             logits[list(masked)] = -numpy.inf
         return logits, masked
 
-    def _accepted_phrases(self, place: Place, allowed: Floats) -> PhraseLogits | None:
-        """Score the phrases whose first token the LM accepts."""
-        if self._head is None or self._tolerance == 0.0:
+    def _phrases(self, place: Place, allowed: Floats) -> PhraseLogits | None:
+        """Score the phrases that may be chosen; in `unfold` those whose first token is accepted."""
+        if self._head is None or (self._tolerance == 0.0 and not self._is_atomic):
             return None
+        if self._is_atomic and not self._takes_best_token:
+            return self._head.logits(place)
         filtered = self._sampler.filtered(allowed, place.ids)
+        if self._takes_best_token:
+            return self._head.logits_by_first_token(filtered.argmax(keepdims=True), place)
         if self._tolerance == 1.0:
             return self._head.logits(place._replace(logits=filtered))
         tokens = accepted_tokens(filtered, self._tolerance)

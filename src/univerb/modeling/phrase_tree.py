@@ -10,6 +10,7 @@ and the phrases under it. So P(phrase) = P_LM(first token) x P(go on to it | fir
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy
@@ -60,12 +61,13 @@ class PhraseTree:
         self.depth: Ints = numpy.where(self.parent < 0, 1, lengths[self.parent])
         """Tokens of each node."""
         self.first_tokens: Ints = first[self.begin[self.parent < 0]]
-        self._levels = numpy.flatnonzero(numpy.diff(level, prepend=-1)).tolist()
+        edges = numpy.flatnonzero(numpy.diff(level, prepend=-1, append=-1)).tolist()
+        self._levels = list(pairwise(edges))
 
     def log_probs(self, scores: Floats, stops: Floats) -> TreeLogProbs:
         """Turn the scores of phrases (..., P) and of stopping at nodes (..., N) into a choice."""
         go, stop = self._normalised(scores, stops)
-        for begin, end in zip(self._levels[1:], [*self._levels[2:], go.shape[-1]], strict=True):
+        for begin, end in self._levels[1:]:
             go[..., begin:end] += go[..., self.parent[self.node_of[begin:end]]]
         roots = len(self.first_tokens)
         go[..., self.parent[roots:]] += stop[..., roots:]
