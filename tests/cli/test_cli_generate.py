@@ -305,6 +305,7 @@ def test_standard_input_cannot_be_prompt_and_document(run, tiny_folder):
         (["--mode", "verify", "--tolerance", "0.5"], ["verify", "unfold"]),
         (["--sizes", "few"], ["--sizes", "few", "2-8"]),
         (["--sizes", "8-2"], ["sizes"]),
+        (["--content", "english"], ["english", "da, de, en", "zh"]),
         (["--sizes", "0-2"], ["sizes"]),
         (["--docs", "lease.txt", "--max-phrases", "-1"], ["--max-phrases is -1"]),
         (["--threads", "0"], ["--threads is 0", "at least 1"]),

@@ -1,11 +1,13 @@
 """`univerb phrases`, as a user types it."""
 
+import re
 import shutil
 
 import pytest
 
 from commands import refused
 from conftest import TEXT
+from univerb.phrases.content import content_words
 
 
 def test_phrases_are_listed_as_a_table(run, tiny_folder, lease_file):
@@ -48,6 +50,23 @@ def test_phrases_can_be_limited_and_counted_in_words(run, tiny_folder, lease_fil
     words = run(*base, "--source", "words", "--sizes", "3-3").json
     counts = [len(phrase["text"].split()) for phrase in words["phrases"]]
     assert len(counts) > 5 and max(counts) == 3
+
+
+@pytest.mark.parametrize("source", ["tokens", "words", "fmm", "parsed"])
+def test_glue_and_parts_of_numbers_are_listed_if_asked_for(run, tiny_folder, tmp_path, source):
+    (tmp_path / "a.txt").write_text(
+        "the rent of the day of the rent of the month is 1,500 or 1,500."
+    )
+    base = ("phrases", tmp_path / "a.txt", "--model", tiny_folder, "--json", "--limit", 0)
+    base += ("--source", source, "--min-count", 2)
+    default, loose = (
+        {phrase["text"].strip() for phrase in run(*base, *more).json["phrases"]}
+        for more in ((), ("--content", "none", "--no-whole-numbers"))
+    )
+    assert default < loose
+    assert all(content_words(text) for text in default)
+    assert not any(re.search(r"\b1$|^,500|^500", text) for text in default)
+    assert not all(content_words(text) for text in loose)
 
 
 def test_phrases_knows_the_backbone_of_a_saved_encoder(run, tiny_encoder, tiny_folder, lease_file):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TEXT, saved_encoder
+from conftest import TEXT, make_tokenizer, saved_encoder
 from univerb.cli import index as cli_index
 from univerb.corpus import encode as encoding
 from univerb.corpus import open_corpus
 from univerb.errors import CorpusError
 from univerb.files import exclusive_lock
+from univerb.tokenizer import Tokenizer
 
 DEMO = Path(cli_index.__file__).parents[1] / "assets" / "demo"
 
@@ -103,6 +104,7 @@ def test_generate_from_a_corpus(index, run, model, docs, tmp_path):
         (["DOCS", "--method", "bm52"], "bm52"),
         (["DOCS", "--splitter", "rulez"], "rulez"),
         (["DOCS", "--min-count", "0"], "--min-count"),
+        (["DOCS", "--content", "english"], "da, de, en"),
         (["DOCS", "--overlap", "-1"], "--overlap"),
     ],
 )
@@ -135,6 +137,24 @@ def test_settings_that_differ_from_those_of_the_corpus_are_refused(run, model, t
     ran = run(*base, "--min-count", 3)
     assert ran.code == 1
     assert "min" in ran.err and "= 1" in ran.err
+
+
+@pytest.mark.parametrize("content", ["en", "none"])
+def test_glue_is_indexed_and_selected_only_if_any_words_may_be(run, model, tmp_path, content):
+    (tmp_path / "a.txt").write_text("the rent of the day of the rent of the notice at 1,500")
+    corpus = tmp_path / "own.uv"
+    base = ("index", tmp_path / "a.txt", "-o", corpus, "--model", model)
+    assert run(*base, "--content", content, "--no-whole-numbers").code == 0
+    built = open_corpus(corpus)
+    assert built.manifest.settings.content == (None if content == "none" else content)
+    tokenizer = Tokenizer(make_tokenizer().backend_tokenizer)
+    for others in (False, True):
+        selected = [p.text for p in built.select("rent", tokenizer, others=others).phrases]
+        assert (" of the" in selected) is (content == "none")
+        assert " of the rent" in selected or " the rent" in selected
+    assert " at 1" in selected
+    ran = run(*base, "--content", "de")
+    assert ran.code == 1 and "content" in ran.err
 
 
 def test_an_interrupted_build_says_how_to_go_on(index, run, docs, tmp_path, monkeypatch):

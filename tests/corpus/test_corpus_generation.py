@@ -14,6 +14,7 @@ from univerb.decoding.loop import generate
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.guards import PAPER_GUARDS
 
 DOCUMENTS = [Document(f"{TEXT} {TEXT}", "lease"), Document("The rent is due. The rent.", "law")]
 PROMPT = "The tenant shall"
@@ -32,7 +33,9 @@ def test_a_float32_corpus_writes_the_same(tmp_path: Path, heads: str, mode: str)
     attached.attach(corpus)
     results = []
     for lm in (plain, attached):
-        vocabulary = lm.vocabulary(corpus.select(PROMPT, lm.tokenizer, others=True).phrases)
+        # Glue, too: the corpus does not hold it, and this model writes it.
+        selection = corpus.select(PROMPT, lm.tokenizer, others=True, guards=PAPER_GUARDS)
+        vocabulary = lm.vocabulary(selection.phrases)
         options = {"mode": mode, "phrase_bias": 8.0, "max_tokens": 24, "ignore_eos": True}
         results.append(generate(lm, PROMPT, vocabulary, **options))
     texts = [[(piece.text, piece.is_phrase) for piece in result.pieces] for result in results]

@@ -20,6 +20,9 @@ from univerb.decoding.growth import RealTime  # noqa: E402
 from univerb.decoding.loop import batch, generate  # noqa: E402
 from univerb.modeling.dynamic import DynamicLM  # noqa: E402
 from univerb.phrase import Document  # noqa: E402
+from univerb.phrases.collection import collect_phrases  # noqa: E402
+from univerb.phrases.guards import PAPER_GUARDS  # noqa: E402
+from univerb.phrases.ngrams import ngrams  # noqa: E402
 
 PROMPTS = ("The tenant shall", "the landlord", "Rent on the first day", "notice")
 OPTIONS = (
@@ -46,12 +49,14 @@ def record(generation):
 
 def records(lm, options):
     """Every prompt with every option, a batch with four vocabularies, and one that grows."""
-    lease = Document(TEXT, "lease.txt")
+    # As version 0.1 found them, glue included.
+    source, document = ngrams(guards=PAPER_GUARDS), Document(TEXT, "lease.txt")
+    lease = collect_phrases([document], lm.tokenizer, source)
     for given in options:
         for prompt in PROMPTS:
             key = f"{prompt} {json.dumps(given, sort_keys=True)}"
-            yield key, record(generate(lm, prompt, lm.vocabulary([lease]), max_tokens=24, **given))
-    vocabularies = [lm.vocabulary([lease]), None, lm.vocabulary(["good repair"]), lm.vocabulary()]
+            yield key, record(generate(lm, prompt, lm.vocabulary(lease), max_tokens=24, **given))
+    vocabularies = [lm.vocabulary(lease), None, lm.vocabulary(["good repair"]), lm.vocabulary()]
     given = {"max_tokens": 16, "temperature": 0.6, "phrase_bias": 6.0}
     together = batch(lm, PROMPTS, vocabularies, seeds=[1, 2, 3, 4], **given)
     yield from ((f"batch {n}", record(one)) for n, one in enumerate(together))

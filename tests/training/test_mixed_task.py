@@ -67,6 +67,12 @@ def make_task(lm=None, processes=ONE, validation=(), **sections) -> MixedTask:
     return MixedTask(settings(**sections), processes, lm or tiny_lm(), DOCUMENTS, validation)
 
 
+def test_passages_have_the_papers_phrases():
+    text = make_task(validation=DOCUMENTS)
+    for passages in (text._passages, text._validation):
+        assert passages.tokens(0, 0).is_content.all()
+
+
 def trainable(task):
     return {
         f"{part}.{name}": parameter

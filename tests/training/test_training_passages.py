@@ -13,6 +13,7 @@ from conftest import TEXT, make_tokenizer
 from univerb.documents import formats, read
 from univerb.errors import DocumentError
 from univerb.phrase import Document
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.tokenizer import Tokenizer
 from univerb.training.training_documents import TrainingDocuments
 from univerb.training.training_passages import Passages
@@ -78,6 +79,9 @@ def test_a_passage_begins_as_a_prompt_does(block):
         assert passage.is_masked[0] and not passage.may_start[0] and not passage.may_end[0]
         assert plain.tokens(0, index).text.startswith(passage.text)
     assert passages.fingerprint() != plain.fingerprint()
+    as_paper = Passages(documents, TOKENIZER, block, PAPER_GUARDS)
+    assert as_paper.fingerprint() != plain.fingerprint()
+    assert as_paper.tokens(0, 0).is_content.all() and not plain.tokens(0, 0).is_content.all()
 
 
 def test_without_such_a_token_a_passage_is_its_text():

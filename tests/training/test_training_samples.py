@@ -17,6 +17,7 @@ from univerb.errors import MissingExtra
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.phrase import Document
 from univerb.phrases.fmm import FMMTable
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.tokenized import TokenArrays, TokenizedText, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import SampleConfig
@@ -48,7 +49,7 @@ SIZES = st.tuples(st.integers(2, 4), st.integers(0, 3)).map(lambda size: (size[0
 
 
 def read(text: str) -> TokenizedText:
-    return tokenize_text(text, TOKENIZER)
+    return tokenize_text(text, TOKENIZER, PAPER_GUARDS)
 
 
 def phrases_of(sample: Sample) -> list[tuple[int, int]]:
@@ -176,6 +177,15 @@ def test_a_config_names_its_builder():
     assert " The landlord shall give the tenant at least thirty days written notice" in keys
     rare = make_builder(SampleConfig(kind="fmm", min_count=100), documents, TOKENIZER)
     assert not phrases_of(rare(tokens, numpy.random.default_rng(0)))
+
+
+def test_glue_and_parts_of_numbers_are_phrases_of_samples_as_in_the_paper():
+    text = "of the rent. of the day, 1,500. 1,500 of the"
+    settings = SampleConfig(kind="fmm", sizes=(2, 16), gap=(0, 0), min_count=2)
+    build = make_builder(settings, [Document(text)], TOKENIZER)
+    sample = build(read(f"Pay {text}"), numpy.random.default_rng(0))
+    keys = [TOKENIZER.decode(sample.ids[begin:end]) for begin, end in phrases_of(sample)]
+    assert keys == [" of the"] * 3
 
 
 def test_phrases_are_counted_document_by_document_as_in_one_text():

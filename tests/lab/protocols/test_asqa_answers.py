@@ -20,6 +20,8 @@ from univerb.lab.protocols.asqa_answers import (
 from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.guards import PAPER_GUARDS
+from univerb.phrases.ngrams import ngrams
 
 # Phrases win every choice, and the text is made of nothing else.
 ONLY_PHRASES = {"mode": "atomic", "phrase_bias": 900.0, "max_tokens": 12}
@@ -97,9 +99,9 @@ def test_systems_answer_as_the_application_does(lm, answers):
         plain, copied = (
             answer(
                 *(lm, question.question, documents),
-                **{"phrases": phrases, "shots": 1, "chat": False, **ONLY_PHRASES},
+                **{**phrases, "shots": 1, "chat": False, **ONLY_PHRASES},
             )
-            for phrases in ("none", "ngrams")
+            for phrases in ({"phrases": "none"}, {"source": ngrams(guards=PAPER_GUARDS)})
         )
         assert answers[BARE.name][index].texts["typed"] == plain.generation.text
         assert answers[WITHOUT.name][index].texts["sentence"] == plain.rendered

@@ -23,6 +23,7 @@ from univerb.lab.protocols.passages import Passage
 from univerb.lab.protocols.result_cache import ResultCache
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.ngrams import ngrams
 
 PLAIN, OURS = TextSystem("plain", has_phrases=False), TextSystem("ours", {"phrase_bias": 4.0})
@@ -111,7 +112,7 @@ def test_all_n_grams_of_the_chunks_or_those_of_the_corpus(lm, passages, tmp_path
         task = replace(TASK, offered=kind, k=9)
         offered[kind] = {p.ids for p in runner(lm, few, task=task).phrases(passages[0], system)}
     chunks = [hit.chunk for hit in few.search(lm.tokenizer.decode(passages[0].prefix), 9)]
-    source = ngrams((2, 8))
+    source = ngrams((2, 8), PAPER_GUARDS)
     every = {
         phrase.ids
         for chunk in chunks

@@ -36,6 +36,7 @@ from univerb.lab.protocols.resources_table import resources_table
 from univerb.lab.tables.paper import paper_table
 from univerb.lab.tables.paper_comparison import compare_with_paper, unmet
 from univerb.modeling.dynamic import DynamicLM
+from univerb.phrases.guards import PAPER_GUARDS
 from univerb.training.config import TrainingConfig, read_config
 from univerb.training.trainer import TrainingResult
 
@@ -210,6 +211,7 @@ def test_the_training_text_of_wikitext_is_the_corpus_if_it_is_there(experiment, 
     ]
     assert "stands in" not in describe_corpus(corpus, False)
     assert corpus.manifest.settings.max_words == 128
+    assert corpus.manifest.settings.guards == PAPER_GUARDS
 
 
 def test_texts_are_exported_for_judges(experiment):
