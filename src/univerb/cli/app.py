@@ -31,6 +31,7 @@ add_verbs(
         "phrases": "List the phrases of documents, the most useful first.",
         "calibrate": "Find phrase_bias and tolerance for a corpus on held-out text.",
         "train": "Train a phrase encoder for a causal LM.",
+        "export": "Write the encoder of a run for shipping.",
         "demo": "Continue three prompts, each with the phrases of one demo document.",
         "setup": "Install the default model's weights and convert them once.",
         "info": "Say which versions, model, cache and threads are in use.",

@@ -109,7 +109,8 @@ class Chooser:
             return self._head.logits(place)
         filtered = self._sampler.filtered(allowed, place.ids)
         if self._takes_best_token:
-            return self._head.logits_by_first_token(filtered.argmax(keepdims=True), place)
+            best = numpy.array([filtered.argmax()])
+            return self._head.logits_by_first_token(best, place)
         if self._tolerance == 1.0:
             return self._head.logits(place._replace(logits=filtered))
         tokens = accepted_tokens(filtered, self._tolerance)

@@ -18,10 +18,11 @@ from types import FrameType
 from typing import Any, Literal
 
 import torch
+import yaml
 from torch import Tensor
 
 from univerb.errors import CheckpointError, OptionError, TrainingError
-from univerb.files import atomic_folder
+from univerb.files import atomic_folder, atomic_write
 from univerb.training.callback import Callback
 from univerb.training.config import OptimiserConfig, TrainingConfig
 from univerb.training.data_parallel import ParallelModules, copy_into, full_tensor
@@ -42,6 +43,8 @@ from univerb.training.task import Task, TaskLoss
 
 EXPORT = "encoder"
 """The folder, inside the run's, of what users load."""
+SETTINGS = "training.yaml"
+"""The file, beside it, with all settings of the run."""
 # How checkpoints name a task's state.
 _TASK = "memory."
 StopReason = Literal["finished", "stopped early", "interrupted"]
@@ -98,6 +101,9 @@ def train(
         trainer.restore(folder, callback.on_warning)
         progress = trainer.progress
         if processes.is_first:
+            settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+            with write_errors(folder / SETTINGS):
+                atomic_write(folder / SETTINGS, settings)
             logger = MetricsLogger(folder, progress.step, config.run.tensorboard)
             trainer.logger = stack.enter_context(logger)
         callback.on_train_begin(progress.step)
