@@ -1,15 +1,14 @@
 """How boldly to use phrases, measured on held-out text with one pass of the LM per passage.
 
-Greedy `unfold` decoding is followed along the true text: at each position the best unit is chosen,
-and a phrase is accepted as far as the tolerance allows. The calibrated `phrase_bias` and
-`tolerance` are those with the fewest passes among all that write no more wrong tokens than the
-plain LM does.
+Greedy `unfold` decoding is followed along the true text: at each position a unit is chosen as
+decoding would, and a phrase is accepted as far as the tolerance allows. The calibrated
+`phrase_bias` and `tolerance` are those with the fewest passes among all that write no more wrong
+tokens than the plain LM does.
 
 The exact likelihood of the text over V + P (from the same pass) is reported
 for every bias: it is what sampling depends on.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -17,20 +16,14 @@ from typing import NamedTuple
 
 import numpy
 import torch
-from torch import Tensor
 
 from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.corpus import Corpus
+from univerb.decoding.choice import log_ratio
+from univerb.decoding.text_scores import ReadText, TextScorer, TextScores
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.likelihood import (
-    Floats,
-    bare_likelihood,
-    bits_per_byte,
-    exact_likelihood,
-    match_phrases,
-    scored_text,
-)
+from univerb.modeling.likelihood import bits_per_byte, exact_likelihood
 from univerb.phrase import Document
 from univerb.vocabulary import DynamicVocabulary
 
@@ -72,34 +65,15 @@ class Calibration:
         }
 
 
-class _Proposal(NamedTuple):
-    """A phrase that could be chosen at a position."""
+class _Followed(NamedTuple):
+    """How far a passage goes along with a phrase."""
 
-    score: float
     right: int
     """Number of its tokens that are accepted and agree with the text."""
     is_wrong: bool
     """Whether the next token is accepted, too, but does not agree."""
     is_whole: bool
     """Whether there is no next one, in the phrase or in the passage."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Passage:
-    """What one pass of the LM says about a passage; row t is about token t and what follows."""
-
-    ids: list[int]
-    logits: Tensor
-    """(T, V)."""
-    scores: Tensor
-    """(T, P) of the phrases, without a bias of the profile."""
-    numbers: dict[tuple[int, ...], int]
-    """Which column each phrase has."""
-    bytes: int
-    best: list[int]
-    """The LM's greedy token at each position."""
-    top: list[float]
-    """Its logit."""
 
 
 def calibrate(
@@ -127,12 +101,11 @@ def calibrate(
     tokens = text_bytes = plain_errors = 0
     for done, (beginning, rest) in enumerate(passages, start=1):
         passage = _read(lm, corpus.vocabulary(lm, beginning, k), beginning, rest.text)
-        totals += _log_likelihoods(passage, biases)
-        proposals = {tolerance: _proposals(passage, tolerance) for tolerance in tolerances}
-        counts += [_walked(passage, proposals[tolerance], bias) for bias, tolerance in pairs]
+        totals += [passage.bare_likelihood, *(exact_likelihood(passage.scored(b)) for b in biases)]
+        counts += [_walked(passage, *pair) for pair in pairs]
         plain_errors += sum(t != b for t, b in zip(passage.ids, passage.best, strict=True))
         tokens += len(passage.ids)
-        text_bytes += passage.bytes
+        text_bytes += len(lm.tokenizer.decode(passage.ids).encode())
         if progress:
             progress(done, len(passages))
     rates = (counts / max(tokens, 1)).tolist()
@@ -168,7 +141,7 @@ def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> Non
 
 
 @torch.inference_mode()
-def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: str) -> _Passage:
+def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: str) -> TextScores:
     prompt = lm.tokenizer.encode(beginning).ids
     ids = lm.tokenizer.encode(beginning + rest).ids
     # Nothing predicts the very first token.
@@ -176,75 +149,36 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     batch = torch.tensor([ids], device=lm.model.device)
     hidden = lm.model.base_model(input_ids=batch, use_cache=False).last_hidden_state
     states = hidden[0, first - 1 : -1]
-    view = lm.tensors(vocabulary)
-    scores = (
-        states.new_empty(len(states), 0) if view is None else states @ view.outputs.T + view.bias
-    )
-    numbers = {phrase.ids: number for number, phrase in enumerate(vocabulary.snapshot().phrases)}
-    logits = lm.embeddings.output(states).cpu().double()
-    top, best = logits.max(-1)
-    return _Passage(
-        ids[first:],
-        logits,
-        scores.cpu().double(),
-        numbers,
-        len(lm.tokenizer.decode(ids[first:]).encode()),
-        best.tolist(),
-        top.tolist(),
-    )
+    text = ReadText(ids[:first], ids[first:], states, lm.embeddings.output(states))
+    return TextScorer(lm, vocabulary).along(text)
 
 
-def _log_likelihoods(passage: _Passage, biases: Sequence[float]) -> Floats:
-    """Return the log-probability of a passage: without phrases, then with each bias."""
-    text = scored_text(
-        match_phrases(passage.ids, list(passage.numbers)),
-        passage.logits.gather(1, torch.tensor(passage.ids)[:, None])[:, 0].numpy(),
-        passage.logits.logsumexp(-1).numpy(),
-        passage.scores.numpy(),
-    )
-    return numpy.append(bare_likelihood(text), exact_likelihood(text, biases))
+def _followed(passage: TextScores, position: int, phrase: int, tolerance: float) -> _Followed:
+    """Follow a phrase along a passage from a position on."""
+    ids, limit = passage.phrases[phrase].ids, log_ratio(tolerance)
+    right = 0
+    is_accepted = True
+    for at, token in enumerate(ids[: len(passage.ids) - position], start=position):
+        is_accepted = bool(passage.logits[at, token] >= passage.top[at] + limit)
+        if not is_accepted or token != passage.ids[at]:
+            break
+        right += 1
+    is_whole = right == min(len(ids), len(passage.ids) - position)
+    return _Followed(right, is_accepted and not is_whole, is_whole)
 
 
-def _proposals(passage: _Passage, tolerance: float) -> list[_Proposal | None]:
-    """Return, for each position, the best phrase whose first token the LM could accept."""
-    if not passage.numbers:
-        return [None] * len(passage.ids)
-    limit = math.log1p(-tolerance) if tolerance < 1 else -math.inf
-    keys = list(passage.numbers)
-    first = torch.tensor([key[0] for key in keys])
-    ratios = passage.logits - passage.logits.amax(-1, keepdim=True)
-    scores = passage.scores.masked_fill(ratios[:, first] < limit, -math.inf)
-    values, numbers = scores.max(-1)
-    proposals: list[_Proposal | None] = []
-    for position, (value, number) in enumerate(zip(values.tolist(), numbers.tolist(), strict=True)):
-        if value == -math.inf:
-            proposals.append(None)
-            continue
-        right = 0
-        is_accepted = True
-        for at, token in enumerate(keys[number][: len(passage.ids) - position], start=position):
-            is_accepted = bool(ratios[at, token] >= limit)
-            if not is_accepted or token != passage.ids[at]:
-                break
-            right += 1
-        is_whole = right == min(len(keys[number]), len(passage.ids) - position)
-        proposals.append(_Proposal(value, right, is_accepted and not is_whole, is_whole))
-    return proposals
-
-
-def _walked(
-    passage: _Passage, proposals: Sequence[_Proposal | None], bias: float
-) -> tuple[int, int]:
+def _walked(passage: TextScores, bias: float, tolerance: float) -> tuple[int, int]:
     """Follow greedy decoding along a passage and count its passes and its wrong tokens."""
     passes = errors = position = 0
     while position < len(passage.ids):
         passes += 1
-        proposal = proposals[position]
-        if proposal is not None and proposal.score + bias > passage.top[position]:
-            position += proposal.right
-            if proposal.is_whole:
+        phrase = passage.phrase(position, tolerance, bias)
+        if phrase is not None:
+            followed = _followed(passage, position, phrase, tolerance)
+            position += followed.right
+            if followed.is_whole:
                 continue
-            if proposal.is_wrong:
+            if followed.is_wrong:
                 errors += 1
                 position += 1
                 continue

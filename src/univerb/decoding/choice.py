@@ -102,7 +102,7 @@ def choose(
 
 def accepted_tokens(filtered: Floats, tolerance: float) -> Ints:
     """Return the tokens that the LM accepts: those as likely as the tolerance asks."""
-    return numpy.flatnonzero(filtered >= filtered.max() + _log_ratio(tolerance))
+    return numpy.flatnonzero(filtered >= filtered.max() + log_ratio(tolerance))
 
 
 def accepts(filtered: Floats, token: int, tolerance: float, sampler: Sampler) -> bool:
@@ -115,7 +115,7 @@ def accepts(filtered: Floats, token: int, tolerance: float, sampler: Sampler) ->
     if tolerance == 1.0:
         return True
     if sampler.is_greedy:
-        return bool(filtered[token] >= filtered.max() + _log_ratio(tolerance))
+        return bool(filtered[token] >= filtered.max() + log_ratio(tolerance))
     share = math.exp(float(filtered[token]) - log_sum(filtered)) / (1.0 - tolerance)
     if share >= 1.0:
         return True
@@ -136,5 +136,6 @@ def _columns(seen: Sequence[int], size: int, phrases: PhraseLogits) -> Sequence[
     return [*(unit for unit in seen if unit < size), *scored.tolist()]
 
 
-def _log_ratio(tolerance: float) -> float:
+def log_ratio(tolerance: float) -> float:
+    """Return how far below the best logit a token's may be that the LM accepts."""
     return -math.inf if tolerance == 1.0 else math.log1p(-tolerance)

@@ -7,12 +7,13 @@ tokens are looked at, and nothing else changes. Greedily that is one token: the 
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy
 
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place, TokenShare
 from univerb.engines.base import Floats, Ints
-from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree
+from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree, TreeLogProbs
 
 
 class _Group:
@@ -40,6 +41,27 @@ class _Group:
         return numpy.array([len(key) for key in self.keys])
 
 
+class GroupScores(NamedTuple):
+    """The phrases that begin with one token, scored at one place."""
+
+    tree: PhraseTree
+    indices: Ints
+    """(S,), the id of each is |V| + index."""
+    scores: Floats
+    """(S,)"""
+    stops: Floats
+    """(N,), of stopping at the nodes of the tree."""
+
+    def log_probs(self, bias: float = 0.0) -> TreeLogProbs:
+        """Return log-probabilities given the token, with a bias for going on."""
+        return self.tree.log_probs(self.scores + numpy.float32(bias), self.stops)
+
+    def greedy(self, bias: float = 0.0) -> int | None:
+        """Return the phrase that greedy decoding goes on to, as an index; None if it stops."""
+        best = self.tree.greedy(self.scores + numpy.float32(bias), self.stops)
+        return None if best is None else int(self.indices[best])
+
+
 class ConditionalPhraseHead(PhraseHead):
     """A vocabulary as one sequence scores it, given first tokens."""
 
@@ -47,7 +69,7 @@ class ConditionalPhraseHead(PhraseHead):
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
         before = self._view
         super().update()
-        if self._view is not before:
+        if self._view is None or self._view is not before:
             self._groups: dict[int, _Group] = {}
 
     def logits(self, place: Place) -> PhraseLogits | None:
@@ -65,7 +87,7 @@ class ConditionalPhraseHead(PhraseHead):
         self, tokens: Ints, place: Place, per_token: int | None = None
     ) -> PhraseLogits | None:
         """Score the phrases that begin with one of some tokens."""
-        parts = [self._scored(token, place) for token in tokens.tolist() if self._group(token).keys]
+        parts = [part for token in tokens.tolist() if (part := self._scored(token, place))]
         if not parts:
             return None
         shares = {token: share for part in parts for token, share in part.shares.items()}
@@ -79,25 +101,26 @@ class ConditionalPhraseHead(PhraseHead):
 
     def draft(self, token: int, place: Place, bias: float) -> int | None:
         """Return the phrase that is likeliest to go on from a token, with a bias for going on."""
+        scores = self.scores(token, place)
+        return scores and scores.greedy(bias)
+
+    def scores(self, token: int, place: Place) -> GroupScores | None:
+        """Score the phrases that begin with a token, before they share its probability."""
         group = self._group(token)
         if not group.keys:
             return None
-        scores = self._scores(group, place) + numpy.float32(bias)
         stops = self._lm.scoring.stops(group.tree, place.hidden)
-        best = group.tree.greedy(scores, stops)
-        return None if best is None else int(group.indices[best])
+        return GroupScores(group.tree, group.indices, self._scores(group, place), stops)
 
-    def _scored(self, token: int, place: Place) -> PhraseLogits:
-        group = self._group(token)
-        scores = self._scores(group, place)
-        stops = self._lm.scoring.stops(group.tree, place.hidden)
-        probabilities = group.tree.log_probs(scores, stops)
-        best = group.tree.greedy(scores, stops)
-        greedy = None if best is None else int(group.indices[best])
+    def _scored(self, token: int, place: Place) -> PhraseLogits | None:
+        scores = self.scores(token, place)
+        if scores is None:
+            return None
+        probabilities = scores.log_probs()
         logits = (place.logits[token] + probabilities.phrases).astype(numpy.float32)
-        share = TokenShare(float(probabilities.stops[0]), greedy)
+        share = TokenShare(float(probabilities.stops[0]), scores.greedy())
         first_tokens = numpy.full(len(logits), token)
-        return PhraseLogits(group.indices, first_tokens, logits, {token: share})
+        return PhraseLogits(scores.indices, first_tokens, logits, {token: share})
 
     def _scores(self, group: _Group, place: Place) -> Floats:
         scores = self._weights.logits(self._lm.scoring.query(place.hidden), [group.rows])

@@ -1,7 +1,8 @@
 """DynamicLM: a causal LM, untouched, with a phrase encoder beside it (paper, section 2)."""
 
 import hashlib
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,10 +17,12 @@ from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.card import ADAPTER, adapter_beside, backbone_of, find_encoder, read_card
 from univerb.modeling.checkpoint import describe, read_checkpoint, write_checkpoint
+from univerb.modeling.conditional_table import ConditionalTable
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
-from univerb.modeling.phrase_table import Matrix, PhraseVectors
+from univerb.modeling.phrase_table import Matrix, PhraseVectors, TableView
+from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.modeling.scoring import Scoring
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
@@ -78,6 +81,9 @@ class DynamicLM(PhraseModel):
         )
         self._fingerprint: tuple[int, str] | None = None
         self._scoring: tuple[int, Scoring] | None = None
+        self._conditional_tables: weakref.WeakKeyDictionary[TableView, ConditionalTable] = (
+            weakref.WeakKeyDictionary()
+        )
         self.adapter: Path | None = None
         """The folder of the adapter that was merged into the model."""
         self.trained_from: str | None = None
@@ -233,13 +239,71 @@ class DynamicLM(PhraseModel):
     def forward(self, ids: Tensor, vocabulary: DynamicVocabulary | None = None) -> Tensor:
         """Return logits (B, T, V + P) of unit ids (B, T): tokens, or phrases as |V| + index."""
         table = self.tensors(vocabulary) if vocabulary is not None else None
-        if table is None:
+        if vocabulary is None or table is None:
             logits: Tensor = self.model(input_ids=ids).logits
             return logits
         is_phrase = ids >= self.static_size
         inputs = self.embeddings.input(ids.masked_fill(is_phrase, 0))
         inputs[is_phrase] = table.inputs[ids[is_phrase] - self.static_size]
         hidden = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-        return torch.cat(
-            [self.embeddings.output(hidden), hidden @ table.outputs.T + table.bias], dim=-1
+        before = [end for row in ids.tolist() for end in _text_ends(row, vocabulary)]
+        return self.unit_logits(self.embeddings.output(hidden), hidden, vocabulary, before)
+
+    def unit_logits(
+        self,
+        logits: Tensor,
+        hidden: Tensor,
+        vocabulary: DynamicVocabulary,
+        before: Sequence[Sequence[int]] | None = None,
+    ) -> Tensor:
+        """Append the phrases' logits to the LM's own, in the encoder's form of the choice.
+
+        In the conditional form the sum of all exponentials stays what it was: a first token keeps
+        what its phrases leave. Gradients then reach the LM through its own logits only.
+
+        Args:
+            logits: The LM's own (..., V).
+            hidden: The states that they come from (..., d).
+            vocabulary: The phrases.
+            before: For the conditional form, the base tokens that each state has read, or their
+                last `MAX_OVERLAP`, row by row; None if they are not known: a phrase then gains
+                nothing where the text is in the middle of a longer one.
+
+        Returns:
+            The logits (..., V + P); -inf for phrases that are not active.
+        """
+        table = self.tensors(vocabulary)
+        if table is None:
+            return logits
+        if not self.scoring.is_conditional:
+            return torch.cat([logits, hidden @ table.outputs.T + table.bias], dim=-1)
+        none = logits.new_full((*logits.shape[:-1], len(table.bias)), -torch.inf)
+        units = torch.cat([logits, none], dim=-1)
+        phrases = self._conditional_table(vocabulary)
+        rows = hidden.detach().reshape(-1, self.width).float().cpu().numpy()
+        shares = phrases.log_probs(self.scoring, rows, before)
+        of_phrases, stops = (
+            torch.from_numpy(share).to(logits).reshape(*logits.shape[:-1], -1) for share in shares
         )
+        units[..., self.static_size + phrases.indices] = (
+            logits[..., phrases.phrase_tokens] + of_phrases
+        )
+        units[..., phrases.first_tokens] += stops
+        return units
+
+    def _conditional_table(self, vocabulary: DynamicVocabulary) -> ConditionalTable:
+        """Return a vocabulary's table as trees, which are built once for each version of it."""
+        view = self.encode(vocabulary)
+        assert view is not None
+        if view not in self._conditional_tables:
+            keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+            self._conditional_tables[view] = ConditionalTable(view, keys)
+        return self._conditional_tables[view]
+
+
+def _text_ends(units: Sequence[int], vocabulary: DynamicVocabulary) -> Iterator[list[int]]:
+    """Yield the last base tokens after each unit."""
+    text: list[int] = []
+    for unit in units:
+        text += vocabulary.phrase(unit).ids if unit >= vocabulary.static_size else (unit,)
+        yield text[-MAX_OVERLAP:]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -18,6 +17,8 @@ from univerb.vocabulary import DynamicVocabulary
 
 Current = Callable[[], TableTensors | None]
 """Returns the phrase table as it is now."""
+UnitLogits = Callable[[Tensor, Tensor], Tensor]
+"""Turns the LM's logits (..., V) and states (..., d) into logits (..., V + P)."""
 
 
 class DynamicEmbedding(nn.Module):
@@ -40,20 +41,20 @@ class DynamicEmbedding(nn.Module):
 
 
 class DynamicHead(nn.Module):
-    """Appends the phrases' logits to the LM's own."""
+    """Appends the phrases' logits to the LM's own.
 
-    def __init__(self, static: nn.Module, table: Current) -> None:
+    It sees states, no ids. So in the conditional form a phrase gains nothing where the text is in
+    the middle of a longer one: `univerb.generate` knows the text and may choose otherwise.
+    """
+
+    def __init__(self, static: nn.Module, unit_logits: UnitLogits) -> None:
         super().__init__()
         self.static = static
-        self._table = table
+        self._unit_logits = unit_logits
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, d) to logits (B, T, V + P)."""
-        logits: Tensor = self.static(hidden)
-        table = self._table()
-        if table is None:
-            return logits
-        return torch.cat([logits, hidden @ table.outputs.T + table.bias], dim=-1)
+        return self._unit_logits(self.static(hidden), hidden)
 
 
 def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedModel:
@@ -66,7 +67,8 @@ def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedMode
     model = _shallow(lm.model)
     setattr(model, base_name, _shallow(lm.model.base_model))
     model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, table, lm.static_size))
-    model.set_output_embeddings(DynamicHead(lm.embeddings.output, table))
+    unit_logits = partial(lm.unit_logits, vocabulary=vocabulary)
+    model.set_output_embeddings(DynamicHead(lm.embeddings.output, unit_logits))
     return model
 
 

@@ -9,7 +9,7 @@ its end token as its last, which no phrase contains.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy
@@ -45,9 +45,14 @@ class ScoredText:
     token_total: Floats
     """(T,), logsumexp over V."""
     phrase_total: Floats
-    """(T,), logsumexp over P, without a bias of the decoding."""
+    """(T,), logsumexp over P."""
     matches: list[list[ScoredMatch]]
     """For each position the phrases that the text goes on with."""
+
+    def biased(self, bias: float) -> "ScoredText":
+        """Add a `phrase_bias` to the logit of every phrase."""
+        matches = [[ScoredMatch(m.size, m.score + bias) for m in here] for here in self.matches]
+        return replace(self, phrase_total=self.phrase_total + bias, matches=matches)
 
 
 def match_phrases(ids: Sequence[int], keys: Sequence[Key]) -> list[list[PhraseMatch]]:
@@ -82,7 +87,7 @@ def scored_text(
     return ScoredText(
         numpy.asarray(token_logits, dtype=numpy.float64),
         numpy.asarray(token_total, dtype=numpy.float64),
-        numpy.array([_logsumexp(row) for row in scores], dtype=numpy.float64),
+        log_sums(scores),
         [
             [ScoredMatch(match.size, float(row[match.phrase])) for match in here]
             for here, row in zip(matches, scores, strict=True)
@@ -90,42 +95,34 @@ def scored_text(
     )
 
 
-def bare_likelihood(text: ScoredText) -> float:
-    """Return the log-probability of a text without phrases, in nats."""
-    return float((text.token_logits - text.token_total).sum())
-
-
-def exact_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
+def exact_likelihood(text: ScoredText) -> float:
     """Return the log-probability that the LM's text begins with a text, over all segmentations.
 
-    In nats, for each value of `phrase_bias`.
+    In nats.
     """
-    bias, total = _with_bias(text, biases)
     size = len(text.token_logits)
+    token_logits, total = text.token_logits.tolist(), _totals(text)
     # alpha[j]: the probability of the first j tokens, over all their segmentations. The last one
     # includes the phrases that go on beyond the end.
-    alpha = numpy.full((size + 1, len(bias)), -numpy.inf)
-    alpha[0] = 0.0
+    alpha = [0.0, *[-math.inf] * size]
     for begin, matches in enumerate(text.matches):
         here = alpha[begin] - total[begin]
-        alpha[begin + 1] = numpy.logaddexp(alpha[begin + 1], here + text.token_logits[begin])
+        alpha[begin + 1] = _log_add(alpha[begin + 1], here + token_logits[begin])
         for match in matches:
             end = min(begin + match.size, size)
-            alpha[end] = numpy.logaddexp(alpha[end], here + match.score + bias)
-    last: Floats = alpha[-1]
-    return last
+            alpha[end] = _log_add(alpha[end], here + match.score)
+    return alpha[-1]
 
 
-def strict_likelihood(text: ScoredText, biases: Sequence[float]) -> Floats:
+def strict_likelihood(text: ScoredText) -> float:
     """Return the same of one segmentation: the longest phrase at each position."""
-    bias, total = _with_bias(text, biases)
     size = len(text.token_logits)
-    likelihood = numpy.zeros(len(bias))
+    token_logits, total = text.token_logits.tolist(), _totals(text)
+    likelihood = 0.0
     begin = 0
     while begin < size:
         longest = max((m for m in text.matches[begin] if begin + m.size <= size), default=None)
-        likelihood -= total[begin]
-        likelihood += text.token_logits[begin] if longest is None else longest.score + bias
+        likelihood += (token_logits[begin] if longest is None else longest.score) - total[begin]
         begin += 1 if longest is None else longest.size
     return likelihood
 
@@ -172,15 +169,20 @@ def bits_per_byte(log_likelihood: float, size: int) -> float:
     return -log_likelihood / math.log(2) / size if size else 0.0
 
 
-def _with_bias(text: ScoredText, biases: Sequence[float]) -> tuple[Floats, Floats]:
-    """Return the biases as an array (B,), and the logsumexp over V + P with each of them (T, B)."""
-    bias = numpy.asarray(biases, dtype=numpy.float64)
-    return bias, numpy.logaddexp(text.token_total[:, None], text.phrase_total[:, None] + bias)
+def _totals(text: ScoredText) -> list[float]:
+    """Return the logsumexp over V + P at each position."""
+    totals: list[float] = numpy.logaddexp(text.token_total, text.phrase_total).tolist()
+    return totals
 
 
 def _log_add(left: float, right: float) -> float:
     low, high = (left, right) if left < right else (right, left)
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))
+
+
+def log_sums(rows: NDArray[Any]) -> Floats:
+    """Return the logarithm of the sum of exponentials of each row, in double precision."""
+    return numpy.array([_logsumexp(row) for row in rows], dtype=numpy.float64)
 
 
 def _logsumexp(row: NDArray[Any]) -> float:
