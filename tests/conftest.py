@@ -191,17 +191,28 @@ def saved_encoder(folder: Path, model: PreTrainedModel | None = None) -> Path:
 def stir(lm: DynamicLM, seed: int = 1, scale: float = 0.15) -> DynamicLM:
     """Give an untrained split head random weights, so that phrases differ and get chosen."""
     torch.manual_seed(seed)
-    parts = [part for part in (lm.encoder.heads, lm.encoder.conditional) if part is not None]
     with torch.no_grad():
-        for parameter in [parameter for part in parts for parameter in part.parameters()]:
+        for parameter in lm.encoder.heads.parameters():
             parameter.copy_(torch.randn_like(parameter) * scale)
     return lm
 
 
-def make_conditional(model: PreTrainedModel | None = None) -> DynamicLM:
-    """Make a tiny model with a stirred encoder in the conditional form of the choice."""
-    config = EncoderConfig(form="conditional", query=8)
-    return stir(DynamicLM.wrap(model or make_llama(), make_tokenizer(), config), scale=0.4)
+def make_conditional(
+    model: PreTrainedModel | None = None,
+    seed: int = 1,
+    scale: float = 0.5,
+    query: int = 8,
+    bias: float = -1.0,
+) -> DynamicLM:
+    """Make a tiny LM whose conditional encoder is random, so that phrases differ and get chosen."""
+    config = EncoderConfig(form="conditional", query=query, bias=bias)
+    lm = DynamicLM.wrap(model or make_llama(), make_tokenizer(), config)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for module in (lm.encoder.heads, lm.encoder.conditional):
+            for parameter in module.parameters():
+                parameter.add_(torch.randn_like(parameter) * scale)
+    return lm
 
 
 class Ran(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conftest import stir
 from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
-from univerb.decoding.phrase_head import PhraseHead
+from univerb.decoding.phrase_head import PhraseHead, Place
 from univerb.engines.base import ShortList
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.torch.phrase_weights import TorchPhraseWeights
@@ -60,7 +60,11 @@ def head(model, vocabulary, weights, eos_ids=frozenset(), **options):
 
 
 def everything(head, hidden, longest=99):
-    return head.logits(hidden, numpy.zeros(SIZE, "f4"), longest)
+    return head.logits(at(hidden, longest))
+
+
+def at(hidden, longest=99, logits=None):
+    return Place(hidden, numpy.zeros(SIZE, "f4") if logits is None else logits, [0], longest)
 
 
 def slow(model, vocabulary, hidden, longest=99):
@@ -101,7 +105,7 @@ def test_scores_are_those_of_every_phrase_one_by_one(make, half_from, tokens, go
         near = 2e-2 if half_from == 10 else 1e-5
         whole = everything(own, hidden)
         assert found(whole) == pytest.approx(expected, abs=near) if expected else whole is None
-        some = own.logits_by_first_token(numpy.array(sorted(tokens)), hidden, 99)
+        some = own.logits_by_first_token(numpy.array(sorted(tokens)), at(hidden, 99))
         begin = {
             n: v for n, v in expected.items() if vocabulary.phrase(10_000 + n).ids[0] in tokens
         }
@@ -137,7 +141,7 @@ def test_long_and_banned_phrases_and_those_after_an_end_are_left_out():
     assert everything(head(model, vocabulary, NumpyPhraseWeights(), **options), hidden) is None
     free = head(model, vocabulary, NumpyPhraseWeights())
     assert sorted(found(everything(free, hidden, 2))) == [0, 2, 3]
-    assert sorted(found(free.logits_by_first_token(numpy.array([1]), hidden, 2))) == [0, 2]
+    assert sorted(found(free.logits_by_first_token(numpy.array([1]), at(hidden, 2)))) == [0, 2]
 
 
 def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch):
@@ -147,12 +151,12 @@ def test_a_short_list_has_the_likeliest_first_tokens_and_few_of_each(monkeypatch
     own = head(model, vocabulary, NumpyPhraseWeights(), exact=False)
     logits = numpy.zeros(SIZE, "f4")
     logits[[3, 5]] = 4.0, 3.0
-    scored = own.logits(numpy.ones(WIDTH, "f4"), logits, 99)
+    scored = own.logits(at(numpy.ones(WIDTH, "f4"), logits=logits))
     assert sorted(scored.first_tokens.tolist()) == [3, 3, 3, 5, 5, 5]
     # The first ones that were put in: phrases 2, 9, 16 begin with token 3.
     assert sorted(scored.indices[scored.first_tokens == 3].tolist()) == [2, 9, 16]
     monkeypatch.setattr(NumpyPhraseWeights, "short_list", few._replace(max_gap=0.5))
-    scored = own.logits(numpy.ones(WIDTH, "f4"), logits, 99)
+    scored = own.logits(at(numpy.ones(WIDTH, "f4"), logits=logits))
     assert scored.first_tokens.tolist() == [3, 3, 3]
 
 

@@ -7,7 +7,7 @@ tokens are looked at, and nothing else changes. Greedily that is one token: the 
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -65,12 +65,16 @@ class GroupScores(NamedTuple):
 class ConditionalPhraseHead(PhraseHead):
     """A vocabulary as one sequence scores it, given first tokens."""
 
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401  (as `PhraseHead`)
+        super().__init__(*parts)
+        self._groups: dict[int, _Group] = {}
+
     def update(self) -> None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
         before = self._view
         super().update()
-        if self._view is None or self._view is not before:
-            self._groups: dict[int, _Group] = {}
+        if self._view is not before:
+            self._groups = {}
 
     def logits(self, place: Place) -> PhraseLogits | None:
         """Score the phrases that begin with the likeliest tokens; `exact` with any."""

@@ -102,7 +102,8 @@ class PhraseHead:
         self._view: TableView | None = None
         self._bias = numpy.empty(0, numpy.float32)
         self._max_length = 0
-        size = config.no_repeat_ngram_size
+        # A phrase that is fed as its tokens is cut before the token that would repeat.
+        size = config.no_repeat_ngram_size if config.mode == "atomic" else 0
         self._repeated = RepeatedPhrases(vocabulary, size) if size else None
 
     def update(self) -> None:

@@ -33,12 +33,12 @@ class SplitHeads(nn.Module):
         self.read: Tensor
         self.fed: Tensor
         self.bias: Tensor
-        self.scored: Tensor | None = None
+        self.register_buffer("scored", None if is_conditional else torch.eye(hidden_size))
+        self.scored: Tensor | None
         if is_conditional:
             self.register_buffer("bias", torch.zeros(()), persistent=False)
         else:
             self.bias = nn.Parameter(torch.tensor(bias))
-            self.register_buffer("scored", torch.eye(hidden_size))
         for head in (self.input, self.output):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)

@@ -1,0 +1,236 @@
+"""The conditional form: phrases have a share of their first token, whatever the engine."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import TEXT, make_conditional
+from univerb.config import GenerationConfig
+from univerb.decoding.choice import choose
+from univerb.decoding.conditional_head import ConditionalPhraseHead
+from univerb.decoding.loop import batch, generate
+from univerb.decoding.phrase_head import Place
+from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
+from univerb.engines.torch.phrase_weights import TorchPhraseWeights
+from univerb.engines.torch.sampling import make_sampler
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document, Phrase
+from univerb.phrases.guards import Guards
+from univerb.phrases.ngrams import ngrams
+
+PROMPT = "The tenant shall pay the landlord"
+CIRCLE = "the tenant shall pay the landlord on the day the tenant shall pay the landlord"
+ANY_WORDS = ngrams((2, 5), Guards(content=None))
+
+
+@pytest.fixture(scope="module")
+def lm() -> DynamicLM:
+    return make_conditional()
+
+
+def head(lm, vocabulary, weights=None, **options) -> ConditionalPhraseHead:
+    made = ConditionalPhraseHead(
+        lm,
+        weights or TorchPhraseWeights(torch.device("cpu")),
+        vocabulary,
+        GenerationConfig(**{"phrase_bias": 0.0} | options),
+        frozenset(),
+    )
+    made.update()
+    return made
+
+
+def place(lm, text=PROMPT, longest=99) -> Place:
+    ids = lm.tokenizer.encode_prompt(text)
+    with torch.inference_mode():
+        hidden = lm.model.base_model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]
+        logits = lm.embeddings.output(hidden)
+    return Place(hidden.numpy(), logits.numpy(), ids, longest)
+
+
+def slow(lm, keys, at, bias=0.0):
+    """The probability of each phrase given its first token, node by node."""
+    part = {n: t.detach().numpy() for n, t in lm.encoder.conditional.state_dict().items()}
+    phrases = [Phrase(key, "") for key in keys]
+    with torch.no_grad():
+        outputs = lm.encoder.encode(phrases, lm.embeddings).outputs.numpy()
+    state = at.hidden @ part["whiten"]
+    inner = part["down.weight"] @ state + part["down.bias"]
+    query = state + part["up.weight"] @ (inner / (1 + numpy.exp(-inner))) + part["up.bias"]
+    scores = {}
+    for key, vector in zip(keys, outputs, strict=True):
+        sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
+        bonus = part["overlap"][max(sizes) - 1] if sizes else 0.0
+        scores[key] = vector @ query / math.sqrt(len(query)) + bonus + bias
+
+    def parent(key):
+        shorter = [other for other in keys if other == key[: len(other)] and other != key]
+        return max(shorter, key=len, default=key[:1])
+
+    def softmax(node):
+        children = [key for key in keys if parent(key) == node]
+        kind = int(len(node) > 1)
+        stop = part["stop_bias"][kind] + part["stop_gate"][kind] @ state
+        stop += part["stop_count"][kind] * math.log(max(len(children), 1))
+        total = sum(math.exp(scores[key]) for key in children) + math.exp(stop)
+        shares = {key: math.exp(scores[key]) / total for key in children}
+        return (shares, math.exp(stop) / total) if children else ({}, 1.0)
+
+    def reach(key):
+        return 1.0 if len(key) == 1 else reach(parent(key)) * softmax(parent(key))[0][key]
+
+    def greedy(node):
+        shares, stop = softmax(node)
+        best = max(shares, key=lambda key: shares[key], default=None)
+        return node if best is None or shares[best] <= stop else greedy(best)
+
+    probabilities = {key: reach(key) * softmax(key)[1] for key in keys}
+    roots = {key[:1] for key in keys}
+    return probabilities, {r: softmax(r)[1] for r in roots}, {r: greedy(r) for r in roots}
+
+
+def keys_of(vocabulary):
+    return [phrase.ids for phrase in vocabulary.snapshot().phrases]
+
+
+@pytest.mark.parametrize(
+    "weights", [lambda: TorchPhraseWeights(torch.device("cpu")), NumpyPhraseWeights]
+)
+@pytest.mark.parametrize("bias", [0.0, 1.5])
+def test_probabilities_are_those_of_the_tree_node_by_node(lm, weights, bias):
+    vocabulary = lm.vocabulary([Document(TEXT[:120], "d")], source=ANY_WORDS)
+    at, keys = place(lm), keys_of(vocabulary)
+    scored = head(lm, vocabulary, weights(), exact=True, phrase_bias=bias).logits(at)
+    probabilities, stops, greedy = slow(lm, keys, at, bias)
+    given_first = numpy.exp(scored.logits - at.logits[scored.first_tokens])
+    for index, value in zip(scored.indices.tolist(), given_first.tolist(), strict=True):
+        assert value == pytest.approx(probabilities[keys[index]], rel=1e-3, abs=1e-6)
+    for token, share in scored.shares.items():
+        assert math.exp(share.stop) == pytest.approx(stops[token,], rel=1e-3)
+        chosen = (token,) if share.greedy is None else keys[share.greedy]
+        assert chosen == greedy[token,]
+    assert any(share.greedy is not None for share in scored.shares.values())
+
+
+def test_no_probability_is_lost(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
+    at = place(lm)
+    scored = head(lm, vocabulary, exact=True).logits(at)
+    left = scored.left_to_tokens(at.logits)
+    whole = numpy.logaddexp.reduce(numpy.concatenate([left, scored.logits]).astype("f8"))
+    assert whole == pytest.approx(numpy.logaddexp.reduce(at.logits.astype("f8")), abs=1e-4)
+
+
+@given(extra=st.sets(st.integers(0, 60), max_size=12), gone=st.sets(st.integers(0, 40)))
+@settings(max_examples=15, deadline=None)
+def test_phrases_of_other_tokens_change_nothing(extra, gone):
+    lm = make_conditional()
+    vocabulary = lm.vocabulary([Document(TEXT[:200], "d")], source=ANY_WORDS)
+    own, at = head(lm, vocabulary), place(lm)
+    token = vocabulary.snapshot().phrases[0].ids[0]
+    before = own.logits_by_first_token(numpy.array([token]), at)
+    others = [Phrase((token + 1 + n % 5, 5 + n), f" x{n}") for n in extra]
+    vocabulary.add([phrase for phrase in others if phrase.ids[0] not in at.ids[-4:]])
+    kept = [
+        number
+        for number in gone
+        if number < vocabulary.size
+        and vocabulary.phrase(lm.static_size + number).ids[0] not in (token, *at.ids[-4:])
+    ]
+    vocabulary.remove(lm.static_size + number for number in kept)
+    own.update()
+    after = own.logits_by_first_token(numpy.array([token]), at)
+    numpy.testing.assert_allclose(after.logits, before.logits, atol=1e-5)
+    assert after.shares[token].greedy == before.shares[token].greedy
+
+
+def test_what_cannot_be_chosen_is_left_to_its_token(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
+    at = place(lm)
+    whole = head(lm, vocabulary, exact=True).logits(at)
+    short = head(lm, vocabulary, exact=True).logits(at._replace(max_length=2))
+    lengths = [len(vocabulary.phrase(lm.static_size + i)) for i in short.indices.tolist()]
+    assert set(lengths) == {2}
+    for token, share in short.shares.items():
+        assert share.stop >= whole.shares[token].stop - 1e-6
+    assert head(lm, vocabulary, exact=True).logits(at._replace(max_length=1)) is None
+
+
+def test_a_phrase_whose_beginning_was_removed_can_still_be_chosen(lm):
+    vocabulary = lm.vocabulary([" the tenant", " the tenant shall"])
+    own, at = head(lm, vocabulary, exact=True), place(lm)
+    vocabulary.remove([lm.static_size])
+    own.update()
+    assert own.logits(at).indices.tolist() == [1]
+    probabilities, *_ = slow(lm, [keys_of(vocabulary)[1]], at)
+    value = float(own.logits(at).logits[0] - at.logits[keys_of(vocabulary)[1][0]])
+    assert math.exp(value) == pytest.approx(next(iter(probabilities.values())), rel=1e-3)
+
+
+def test_greedy_takes_the_lms_token_and_then_goes_on(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
+    at = place(lm)
+    scored = head(lm, vocabulary, exact=True).logits(at)
+    chosen = choose(at.logits, at.logits, scored, make_sampler(GenerationConfig()), at.ids)
+    token = int(at.logits.argmax())
+    share = scored.shares.get(token)
+    greedy = None if share is None else share.greedy
+    assert chosen.unit == (token if greedy is None else lm.static_size + greedy)
+
+
+def test_draws_follow_the_distribution():
+    lm = make_conditional(bias=1.0)
+    vocabulary = lm.vocabulary([Document(TEXT[:150], "d")], source=ANY_WORDS)
+    at, size = place(lm), lm.static_size
+    scored = head(lm, vocabulary, exact=True).logits(at)
+    sampler = make_sampler(GenerationConfig(temperature=1.0, seed=3))
+    count = 4000
+    drawn = [choose(at.logits, at.logits, scored, sampler, at.ids).unit for _ in range(count)]
+    units = numpy.concatenate([scored.left_to_tokens(at.logits), scored.logits]).astype("f8")
+    expected = numpy.exp(units - numpy.logaddexp.reduce(units))
+    columns = {size + i: size + at_ for at_, i in enumerate(scored.indices.tolist())}
+    seen = numpy.bincount([columns.get(u, u) for u in drawn], minlength=len(units)) / count
+    assert numpy.abs(seen - expected).max() < 0.03
+    assert sum(unit >= size for unit in drawn) / count == pytest.approx(
+        expected[size:].sum(), abs=0.04
+    )
+
+
+@pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
+def test_texts_alone_and_in_a_batch_and_without_phrases(mode, circling):
+    lm = make_conditional(circling.model, bias=3.0)
+    vocabulary = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS)
+    prompts = ["of the tenant", "the landlord on"]
+    options = {"mode": mode, "max_tokens": 24, "positions": "token"}
+    alone = [generate(lm, prompt, vocabulary, **options) for prompt in prompts]
+    together = batch(lm, prompts, vocabulary, **options)
+    assert [text.text for text in together] == [text.text for text in alone]
+    bare = [generate(lm, prompt, max_tokens=24).text for prompt in prompts]
+    empty = [generate(lm, prompt, lm.vocabulary([]), **options).text for prompt in prompts]
+    assert empty == bare
+    if mode == "verify":
+        assert [text.text for text in alone] == bare
+    else:
+        assert sum(text.stats.phrase_tokens for text in alone) > 0
+
+
+def test_the_head_sees_growth_and_repetition(circling):
+    lm = make_conditional(circling.model, bias=3.0)
+    vocabulary = lm.vocabulary([])
+    phrases = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS).snapshot().phrases
+
+    def grow(current, produced):
+        if produced == 4:
+            current.add(phrases)
+
+    options = {"mode": "atomic", "max_tokens": 12, "growth": grow, "no_repeat_ngram_size": 3}
+    made = generate(lm, "of the", vocabulary, **options)
+    assert made.stats.phrase_tokens > 0
+    assert all(piece.phrase is None for piece in made.pieces[:4])
+    ids = [token for piece in made.pieces for token in piece.ids]
+    grams = [tuple(ids[i : i + 3]) for i in range(len(ids) - 2)]
+    assert len(grams) == len(set(grams))
