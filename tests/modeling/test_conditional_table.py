@@ -32,7 +32,7 @@ def by_head(lm, vocabulary, hidden, logits, ids):
     if found is not None:
         units[: len(logits)] = found.left_to_tokens(logits)
         units[len(logits) + found.indices] = found.logits
-    return torch.from_numpy(units)
+    return torch.from_numpy(units).float()
 
 
 @torch.no_grad()
@@ -46,17 +46,17 @@ def test_forward_is_the_choice_of_decoding_after_every_unit(lm, monkeypatch):
     original = lm.unit_logits
     monkeypatch.setattr(lm, "unit_logits", lambda *given: read.append(given) or original(*given))
     found = lm.forward(torch.tensor([units, units[::-1]]), vocabulary)
-    [(logits, hidden, _, before)] = read
+    [(logits, hidden, *_)] = read
     unknown = original(logits, hidden, vocabulary)
     for row, order in enumerate((units, units[::-1])):
         for place in range(len(order)):
             state = hidden[row, place].numpy(), logits[row, place].numpy()
             ids = expand(order[: place + 1], vocabulary)
             expected = by_head(lm, vocabulary, *state, ids)
-            torch.testing.assert_close(found[row, place], expected, atol=1e-4, rtol=0, check_dtype=False)
+            assert torch.allclose(found[row, place], expected, atol=1e-4)
             # A head that sees no ids is that of a text which is in the middle of no phrase.
             alone = by_head(lm, vocabulary, *state, [])
-            torch.testing.assert_close(unknown[row, place], alone, atol=1e-4, rtol=0, check_dtype=False)
+            assert torch.allclose(unknown[row, place], alone, atol=1e-4)
     assert not torch.allclose(found, unknown, atol=1e-2)
     torch.testing.assert_close(found.logsumexp(-1), logits.logsumexp(-1))
     assert (found[..., removed] == -torch.inf).all()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from univerb.modeling.likelihood import (
     ScoredText,
-    bare_likelihood,
     bits_per_byte,
     exact_likelihood,
     match_phrases,
@@ -84,10 +83,10 @@ def way_share(lm, ids, way, bias):
 @example(0, [0], [])
 def test_exact_is_the_sum_over_all_segmentations(seed, ids, phrases):
     lm = ToyLM(seed, phrases)
-    found = exact_likelihood(lm.scored(ids), BIASES)
-    every = ways(ids, phrases)
-    expected = [math.log(sum(way_share(lm, ids, way, bias) for way in every)) for bias in BIASES]
-    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+    text, every = lm.scored(ids), ways(ids, phrases)
+    for bias in BIASES:
+        expected = math.log(sum(way_share(lm, ids, way, bias) for way in every))
+        assert exact_likelihood(text.biased(bias)) == pytest.approx(expected, abs=1e-9)
 
 
 @given(st.integers(0, 999), IDS, PHRASES)
@@ -95,13 +94,14 @@ def test_exact_is_the_sum_over_all_segmentations(seed, ids, phrases):
 @example(0, [1, 1, 1, 2], [(1, 1), (1, 1, 1), (2, 1)])
 def test_strict_is_one_of_them_with_the_longest_phrases(seed, ids, phrases):
     lm = ToyLM(seed, phrases)
-    text = lm.scored(ids)
+    plain = lm.scored(ids)
     inside = [way for way in ways(ids, phrases) if way[-1][0] + way[-1][2] <= len(ids)]
     longest = max(inside, key=lambda way: [size * 2 - (unit >= 0) for _, unit, size in way])
-    strict = strict_likelihood(text, BIASES)
-    expected = [math.log(way_share(lm, ids, longest, bias)) for bias in BIASES]
-    assert strict.tolist() == pytest.approx(expected, abs=1e-9)
-    assert (strict <= exact_likelihood(text, BIASES) + 1e-9).all()
+    for bias in BIASES:
+        text = plain.biased(bias)
+        expected = math.log(way_share(lm, ids, longest, bias))
+        assert strict_likelihood(text) == pytest.approx(expected, abs=1e-9)
+        assert strict_likelihood(text) <= exact_likelihood(text) + 1e-9
 
 
 @given(st.integers(0, 999), st.lists(TOKEN, max_size=5), PHRASES, st.sampled_from(BIASES))
@@ -112,7 +112,7 @@ def test_what_can_follow_adds_up_to_what_is_there(seed, ids, phrases, bias):
     lm = ToyLM(seed, phrases)
 
     def mass(text):
-        return math.exp(exact_likelihood(lm.scored(text), [bias])[0])
+        return math.exp(exact_likelihood(lm.scored(text).biased(bias)))
 
     assert sum(mass([*ids, token]) for token in range(WIDTH)) == pytest.approx(mass(ids))
     if END not in ids:
@@ -127,10 +127,11 @@ def test_what_can_follow_adds_up_to_what_is_there(seed, ids, phrases, bias):
 def test_without_phrases_or_any_boldness_it_is_the_bare_one(seed, ids, phrases):
     lm = ToyLM(seed, phrases)
     text, none = lm.scored(ids), ToyLM(seed, []).scored(ids)
-    bare = pytest.approx([bare_likelihood(none)] * len(BIASES), abs=1e-12)
-    assert exact_likelihood(none, BIASES).tolist() == bare
-    assert strict_likelihood(none, BIASES).tolist() == bare
-    assert exact_likelihood(text, [-1e6])[0] == pytest.approx(bare_likelihood(text))
+    bare = pytest.approx(float((text.token_logits - text.token_total).sum()), abs=1e-9)
+    for bias in BIASES:
+        assert exact_likelihood(none.biased(bias)) == bare
+        assert strict_likelihood(none.biased(bias)) == bare
+    assert exact_likelihood(text.biased(-1e6)) == bare
 
 
 @given(IDS, PHRASES)
@@ -148,7 +149,8 @@ def test_a_text_that_every_way_must_write_has_probability_one():
     found = match_phrases(ids, phrases)
     rows = list(itertools.repeat([0.3, -0.2], len(ids)))
     text = scored_text(found, [0.7] * 5, [0.7] * 5, numpy.array(rows))
-    assert exact_likelihood(text, BIASES).tolist() == pytest.approx([0.0] * len(BIASES), abs=1e-12)
+    for bias in BIASES:
+        assert exact_likelihood(text.biased(bias)) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_bits_per_byte():
@@ -163,8 +165,7 @@ def test_a_text_of_two_thousand_tokens_does_not_vanish():
     scores = numpy.full((size, 2), -numpy.inf)
     scores[::10, 0] = -1.0
     text = scored_text(match_phrases([1] * size, keys), own, tokens, scores)
-    assert bare_likelihood(text) == -40_000.0
-    [exact], [strict] = exact_likelihood(text, [0.0]), strict_likelihood(text, [0.0])
+    exact, strict = exact_likelihood(text), strict_likelihood(text)
     # At each tenth place a phrase saves 39 nats; both ways there pay for the larger softmax.
     saved = 200 * (39.0 - numpy.logaddexp(0.0, -1.0))
     assert exact == pytest.approx(-40_000.0 + saved, rel=1e-9)
@@ -177,9 +178,9 @@ def test_a_phrase_longer_than_the_text_counts_only_as_a_beginning():
     found = match_phrases([4, 5], [(4, 5, 6), (5, 9, 9, 9), (4, 6)])
     text = scored_text(found, numpy.zeros(2), numpy.ones(2), numpy.zeros((2, 3)))
     whole = numpy.logaddexp(1.0, numpy.log(3.0))
-    assert strict_likelihood(text, [0.0])[0] == pytest.approx(-2 * whole)
+    assert strict_likelihood(text) == pytest.approx(-2 * whole)
     direct = numpy.exp(-whole) + numpy.exp(-2 * whole) * 2
-    assert exact_likelihood(text, [0.0])[0] == pytest.approx(numpy.log(direct))
+    assert exact_likelihood(text) == pytest.approx(numpy.log(direct))
 
 
 def test_phrases_that_cannot_be_chosen_change_nothing():
@@ -189,10 +190,9 @@ def test_phrases_that_cannot_be_chosen_change_nothing():
         numpy.ones(3),
         numpy.full((3, 1), -numpy.inf, dtype=numpy.float32),
     )
-    assert exact_likelihood(text, [0.0, 100.0]).tolist() == [-3.0, -3.0]
+    assert exact_likelihood(text) == exact_likelihood(text.biased(100.0)) == -3.0
 
 
 def test_no_text_has_probability_one():
     text = scored_text(match_phrases([], [(1, 2)]), [], [], numpy.zeros((0, 1)))
-    assert exact_likelihood(text, [0.0]).tolist() == strict_likelihood(text, [1.0]).tolist() == [0]
-    assert bare_likelihood(text) == 0.0
+    assert exact_likelihood(text) == strict_likelihood(text.biased(1.0)) == 0.0
