@@ -124,9 +124,8 @@ def tiny_any_head(
     return DynamicLM.wrap(MAKERS[backbone](), hf_tokenizer, EncoderConfig(heads=heads))
 
 
-@pytest.fixture(scope="module")
-def circling() -> DynamicLM:
-    """An LM whose next token depends on the last alone, and goes round in some words."""
+def make_circling() -> PreTrainedModel:
+    """Make an LM whose next token depends on the last alone, and goes round in some words."""
     model, tokenizer = make_llama(), make_tokenizer()
     words = tokenizer(" the tenant shall pay the landlord on the day", add_special_tokens=False)
     circle = list(dict.fromkeys(words["input_ids"]))
@@ -137,7 +136,13 @@ def circling() -> DynamicLM:
         rows = torch.nn.functional.normalize(model.get_input_embeddings().weight, dim=-1)
         for token, following in zip(circle, circle[1:] + circle[:1], strict=True):
             model.lm_head.weight[following] = 20 * rows[token]
-    return DynamicLM.wrap(model, tokenizer)
+    return model
+
+
+@pytest.fixture(scope="module")
+def circling() -> DynamicLM:
+    """An LM that goes round in some words, with a fresh encoder."""
+    return DynamicLM.wrap(make_circling(), make_tokenizer())
 
 
 @pytest.fixture
@@ -180,9 +185,11 @@ def lease_file(tmp_path: Path) -> Path:
     return path
 
 
-def saved_encoder(folder: Path, model: PreTrainedModel | None = None) -> Path:
+def saved_encoder(
+    folder: Path, model: PreTrainedModel | None = None, lm: DynamicLM | None = None
+) -> Path:
     """Save a tiny backbone and a stirred encoder for it, and return the encoder's folder."""
-    lm = stir(DynamicLM.wrap(model or make_llama(), make_tokenizer()))
+    lm = lm or stir(DynamicLM.wrap(model or make_llama(), make_tokenizer()))
     lm.model.name_or_path = str(saved(folder / "tiny", lm))
     lm.save_pretrained(folder / "encoder")
     return folder / "encoder"

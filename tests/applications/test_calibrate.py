@@ -14,6 +14,7 @@ from torch import Tensor
 
 from conftest import (
     TEXT,
+    make_circling,
     make_conditional,
     make_gpt2,
     make_llama,
@@ -301,6 +302,17 @@ class TestWhole:
         data = json.loads(json.dumps(found.to_dict()))
         assert data["best"]["phrase_bias"] == found.best.phrase_bias
         assert len(data["trials"]) == len(found.trials)
+
+    def test_the_command_measures_an_encoder_of_the_conditional_form(self, run, tmp_path):
+        lm = make_conditional(make_circling())
+        encoder = saved_encoder(tmp_path, lm=lm)
+        build_corpus(tmp_path / "c.uv", [LEASE], lm)
+        (tmp_path / "held.txt").write_text(f"{TEXT} {TEXT}")
+        given = [tmp_path / "held.txt", "--model", encoder, "--json"]
+        ran = run("calibrate", tmp_path / "c.uv", *given)
+        assert ran.code == 0, ran.err
+        passes = [trial["passes_per_token"] for trial in ran.json["trials"]]
+        assert min(passes) < 1.0 == max(passes)
 
     def test_without_held_out_text_there_is_nothing_to_measure(self, folder, corpus):
         with pytest.raises(DocumentError, match="no held-out text"):

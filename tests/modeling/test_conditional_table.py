@@ -11,6 +11,7 @@ from univerb.decoding.loop import generate
 from univerb.decoding.phrase_head import Place
 from univerb.engines.factory import engine_of
 from univerb.modeling.hf_generate import expand, for_generate
+from univerb.modeling.table_tensors import TableTensors
 from univerb.phrase import Document, Phrase
 
 LEASE = Document(TEXT, "lease.txt")
@@ -43,11 +44,13 @@ def test_forward_is_the_choice_of_decoding_after_every_unit(lm, monkeypatch):
     text = lm.tokenizer.encode("The tenant shall pay the rent on the").ids
     units = [*text, lm.static_size + 5, *text[:2]]
     read = []
-    original = lm.unit_logits
-    monkeypatch.setattr(lm, "unit_logits", lambda *given: read.append(given) or original(*given))
+    original = TableTensors.unit_logits
+    monkeypatch.setattr(
+        TableTensors, "unit_logits", lambda *given: read.append(given) or original(*given)
+    )
     found = lm.forward(torch.tensor([units, units[::-1]]), vocabulary)
-    [(logits, hidden, *_)] = read
-    unknown = original(logits, hidden, vocabulary)
+    [(table, logits, hidden, _)] = read
+    unknown = original(table, logits, hidden)
     for row, order in enumerate((units, units[::-1])):
         for place in range(len(order)):
             state = hidden[row, place].numpy(), logits[row, place].numpy()

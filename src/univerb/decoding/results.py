@@ -73,6 +73,8 @@ class Stats:
     """Passes of the backbone after the prefill; one over several rows counts once."""
     rows: int = 0
     """Positions computed in these passes."""
+    pass_ends: list[int] = field(default_factory=list)
+    """For each of these passes the number of base tokens that were written when it ended."""
     phrases: int = 0
     """Number of phrases in the vocabulary at the end."""
     phrase_tokens: int = 0

@@ -147,6 +147,7 @@ class Sequence:
             rejected = self._accept_term(self._draft.term, output)
         else:
             rejected = self._accept_draft(self._draft, output)
+        self.stats.pass_ends.append(self._produced)
         self._context_left -= rows - rejected
         if self._context_left <= 0 and not self.finish_reason:
             self._finish("length")

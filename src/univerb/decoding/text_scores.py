@@ -209,7 +209,9 @@ class TextScorer:
         """Score the phrases along a text; `matches` are looked up if not given."""
         if self._head is not None:
             return ConditionalTextScores(text, self.phrases, self._head, matches)
-        scores = _array(self._lm.unit_logits(text.logits[:, :0], text.hidden, self.vocabulary))
+        no_tokens, table = text.logits[:, :0], self._lm.tensors(self.vocabulary)
+        logits = no_tokens if table is None else table.unit_logits(no_tokens, text.hidden)
+        scores = _array(logits)
         # A text ends at its end token, so decoding masks phrases that go on after one.
         ends = [not self._lm.eos_ids.isdisjoint(phrase.ids) for phrase in self.phrases]
         scores = numpy.where(numpy.array(ends, bool), -numpy.inf, scores)

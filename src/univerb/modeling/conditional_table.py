@@ -18,12 +18,13 @@ class ConditionalTable:
     """The phrases of a table that may be chosen, as trees.
 
     Args:
-        view: The table.
+        scoring: The encoder's.
+        view: The table, in order.
         keys: The tokens of all its phrases, by index.
     """
 
-    def __init__(self, view: TableView, keys: Sequence[Key]) -> None:
-        view = view.in_order()
+    def __init__(self, scoring: Scoring, view: TableView, keys: Sequence[Key]) -> None:
+        self._scoring = scoring
         self.indices: Ints = numpy.flatnonzero(view.bias > -numpy.inf)
         """(A,), the phrases that may be chosen."""
         self.phrase_tokens: Ints = view.first_tokens[self.indices]
@@ -44,13 +45,10 @@ class ConditionalTable:
         """(F,), the first tokens, each once."""
         return self._tree.first_tokens
 
-    def log_probs(
-        self, scoring: Scoring, hidden: Floats, before: Sequence[Sequence[int]] | None
-    ) -> TreeLogProbs:
+    def log_probs(self, hidden: Floats, before: Sequence[Sequence[int]] | None) -> TreeLogProbs:
         """Return what phrases (N, A) and their first tokens (N, F) have of a first token's share.
 
         Args:
-            scoring: The encoder's.
             hidden: The LM's states (N, d).
             before: For each of them the base tokens that were read, of which the last few matter;
                 None if they are not known: no phrase then counts as the rest of a longer one.
@@ -58,6 +56,7 @@ class ConditionalTable:
         Returns:
             The log-probabilities, given the first tokens.
         """
+        scoring = self._scoring
         scores = scoring.query(hidden) @ self._outputs.T + self._bias
         if before is not None:
             overlaps = numpy.zeros(scores.shape, numpy.int64)

@@ -4,7 +4,7 @@ import hashlib
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Matrix, PhraseVectors, TableView
 from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.modeling.scoring import Scoring
+from univerb.modeling.table_tensors import TableTensors
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
@@ -33,17 +34,6 @@ UNTRAINED_PROFILE = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
 proposed, and the tolerance leaves the rest to the LM."""
 _COUNTS_SLOTS = ("mpt",)
 """Backbones whose biases depend on the number of KV cache slots between two rows."""
-
-
-class TableTensors(NamedTuple):
-    """The phrase table on the LM's device and in its dtype; row i is phrase id |V| + i."""
-
-    inputs: Tensor
-    """(P, d), fed when a phrase is read."""
-    outputs: Tensor
-    """(P, d), scored against the LM's hidden state."""
-    bias: Tensor
-    """(P,), added to the scores; -inf for phrases that are not active."""
 
 
 class DynamicLM(PhraseModel):
@@ -194,9 +184,21 @@ class DynamicLM(PhraseModel):
         view = self.encode(vocabulary)
         if view is None:
             return None
-        view, like = view.in_order(), self.embeddings.output_weight
-        columns = (view.inputs, view.outputs, view.bias)
-        return TableTensors(*(torch.from_numpy(column).to(like) for column in columns))
+        ordered, like = view.in_order(), self.embeddings.output_weight
+        columns = (ordered.inputs, ordered.outputs, ordered.bias)
+        inputs, outputs, bias = (torch.from_numpy(column).to(like) for column in columns)
+        return TableTensors(inputs, outputs, bias, self._conditional_table(view, vocabulary))
+
+    def _conditional_table(
+        self, view: TableView, vocabulary: DynamicVocabulary
+    ) -> ConditionalTable | None:
+        """Return a table as trees, which are built once for each version of a vocabulary."""
+        if not self.scoring.is_conditional:
+            return None
+        if view not in self._conditional_tables:
+            keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
+            self._conditional_tables[view] = ConditionalTable(self.scoring, view.in_order(), keys)
+        return self._conditional_tables[view]
 
     def parameter_version(self) -> int:
         """Return a number that differs once the encoder or the LM's rows are changed."""
@@ -247,58 +249,7 @@ class DynamicLM(PhraseModel):
         inputs[is_phrase] = table.inputs[ids[is_phrase] - self.static_size]
         hidden = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         before = [end for row in ids.tolist() for end in _text_ends(row, vocabulary)]
-        return self.unit_logits(self.embeddings.output(hidden), hidden, vocabulary, before)
-
-    def unit_logits(
-        self,
-        logits: Tensor,
-        hidden: Tensor,
-        vocabulary: DynamicVocabulary,
-        before: Sequence[Sequence[int]] | None = None,
-    ) -> Tensor:
-        """Append the phrases' logits to the LM's own, in the encoder's form of the choice.
-
-        In the conditional form the sum of all exponentials stays what it was: a first token keeps
-        what its phrases leave. Gradients then reach the LM through its own logits only.
-
-        Args:
-            logits: The LM's own (..., V).
-            hidden: The states that they come from (..., d).
-            vocabulary: The phrases.
-            before: For the conditional form, the base tokens that each state has read, or their
-                last `MAX_OVERLAP`, row by row; None if they are not known: a phrase then gains
-                nothing where the text is in the middle of a longer one.
-
-        Returns:
-            The logits (..., V + P); -inf for phrases that are not active.
-        """
-        table = self.tensors(vocabulary)
-        if table is None:
-            return logits
-        if not self.scoring.is_conditional:
-            return torch.cat([logits, hidden @ table.outputs.T + table.bias], dim=-1)
-        none = logits.new_full((*logits.shape[:-1], len(table.bias)), -torch.inf)
-        units = torch.cat([logits, none], dim=-1)
-        phrases = self._conditional_table(vocabulary)
-        rows = hidden.detach().reshape(-1, self.width).float().cpu().numpy()
-        shares = phrases.log_probs(self.scoring, rows, before)
-        of_phrases, stops = (
-            torch.from_numpy(share).to(logits).reshape(*logits.shape[:-1], -1) for share in shares
-        )
-        units[..., self.static_size + phrases.indices] = (
-            logits[..., phrases.phrase_tokens] + of_phrases
-        )
-        units[..., phrases.first_tokens] += stops
-        return units
-
-    def _conditional_table(self, vocabulary: DynamicVocabulary) -> ConditionalTable:
-        """Return a vocabulary's table as trees, which are built once for each version of it."""
-        view = self.encode(vocabulary)
-        assert view is not None
-        if view not in self._conditional_tables:
-            keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
-            self._conditional_tables[view] = ConditionalTable(view, keys)
-        return self._conditional_tables[view]
+        return table.unit_logits(self.embeddings.output(hidden), hidden, before)
 
 
 def _text_ends(units: Sequence[int], vocabulary: DynamicVocabulary) -> Iterator[list[int]]:

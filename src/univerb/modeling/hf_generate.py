@@ -12,13 +12,12 @@ from typing import cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from univerb.modeling.dynamic import DynamicLM, TableTensors
+from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.table_tensors import TableTensors
 from univerb.vocabulary import DynamicVocabulary
 
 Current = Callable[[], TableTensors | None]
 """Returns the phrase table as it is now."""
-UnitLogits = Callable[[Tensor, Tensor], Tensor]
-"""Turns the LM's logits (..., V) and states (..., d) into logits (..., V + P)."""
 
 
 class DynamicEmbedding(nn.Module):
@@ -47,14 +46,16 @@ class DynamicHead(nn.Module):
     the middle of a longer one: `univerb.generate` knows the text and may choose otherwise.
     """
 
-    def __init__(self, static: nn.Module, unit_logits: UnitLogits) -> None:
+    def __init__(self, static: nn.Module, table: Current) -> None:
         super().__init__()
         self.static = static
-        self._unit_logits = unit_logits
+        self._table = table
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, d) to logits (B, T, V + P)."""
-        return self._unit_logits(self.static(hidden), hidden)
+        logits: Tensor = self.static(hidden)
+        table = self._table()
+        return logits if table is None else table.unit_logits(logits, hidden)
 
 
 def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedModel:
@@ -67,8 +68,7 @@ def for_generate(lm: DynamicLM, vocabulary: DynamicVocabulary) -> PreTrainedMode
     model = _shallow(lm.model)
     setattr(model, base_name, _shallow(lm.model.base_model))
     model.set_input_embeddings(DynamicEmbedding(lm.embeddings.input, table, lm.static_size))
-    unit_logits = partial(lm.unit_logits, vocabulary=vocabulary)
-    model.set_output_embeddings(DynamicHead(lm.embeddings.output, unit_logits))
+    model.set_output_embeddings(DynamicHead(lm.embeddings.output, table))
     return model
 
 

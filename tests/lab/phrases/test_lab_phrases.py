@@ -3,21 +3,38 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
+from conftest import (
+    TEXT,
+    make_circling,
+    make_conditional,
+    make_gpt2,
+    make_llama,
+    make_tokenizer,
+    saved_encoder,
+    stir,
+)
 from univerb.config import GenerationConfig, Profile
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
-from univerb.decoding.choice import accepted_tokens, accepts, choose
-from univerb.decoding.loop import generate
-from univerb.decoding.phrase_head import PhraseLogits
-from univerb.engines.torch.sampling import make_sampler
+from univerb.decoding.choice import accepts
+from univerb.decoding.chooser import Chooser, State
+from univerb.decoding.conditional_head import ConditionalPhraseHead
+from univerb.decoding.loop import decode_steps, generate
+from univerb.decoding.phrase_head import PhraseHead
+from univerb.decoding.text_scores import FlatTextScores, ReadText, TextScorer, TextScores
+from univerb.engines.factory import engine_of
 from univerb.errors import DocumentError
+from univerb.lab.phrases import run as protocol
 from univerb.lab.phrases.candidates import candidate_phrases
 from univerb.lab.phrases.firing import accepted_sizes, firing, pool_firing
 from univerb.lab.phrases.halves import Halves, cut
@@ -25,19 +42,48 @@ from univerb.lab.phrases.input_side import input_side, mean_and_p95, pool_input_
 from univerb.lab.phrases.reading import Branch, Reading
 from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
 from univerb.lab.phrases.true_text import pool_true_text, true_text
-from univerb.lab.phrases.writing import WritingPrompt, pool_writing, standard_variants, write
+from univerb.lab.phrases.writing import (
+    RANDOM_DOCUMENTS,
+    UNTRAINED,
+    WritingPrompt,
+    WritingRow,
+    new_tokens,
+    pool_writing,
+    standard_variants,
+    write,
+)
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrase import Document
+from univerb.modeling.encoder import PhraseEncoder
+from univerb.phrase import Document, Phrase
+from univerb.phrases.content import content_words
+from univerb.vocabulary import DynamicVocabulary
 
 LEASES = [Document(f"Lease {n}. {TEXT} Clause {n}: {TEXT}", f"{n}.txt") for n in range(3)]
+TEXTS = [
+    LEASES[0],
+    Document(f"{TEXT.replace('the', 'a')} {TEXT.replace('the', 'a')}", "a.txt"),
+    Document(f"{TEXT.replace('tenant', 'owner')} {TEXT.replace('tenant', 'owner')}", "b.txt"),
+]
 SMALL = PhrasesProtocol(
     context=48, truth=40, max_tokens=12, k=2, spans=4, biases=(-2.0, 0.0, 4.0, 9.0)
 )
 
 
-@pytest.fixture(params=[make_gpt2, make_llama], ids=["gpt2", "llama"])
+def flat(make) -> DynamicLM:
+    return stir(DynamicLM.wrap(make().double(), make_tokenizer()))
+
+
+MODELS = {
+    "gpt2": lambda: flat(make_gpt2),
+    "llama": lambda: flat(make_llama),
+    # Phrases go on from the LM's own token, so its tokens must be words of the documents.
+    "conditional": lambda: make_conditional(make_circling()),
+}
+
+
+@pytest.fixture(params=MODELS)
 def lm(request) -> DynamicLM:
-    return stir(DynamicLM.wrap(request.param().double(), make_tokenizer()))
+    return MODELS[request.param]()
 
 
 @pytest.fixture
@@ -52,20 +98,23 @@ def reading(lm, halves) -> Reading:
     return Reading(lm, halves.context, halves.truth)
 
 
-class Scored:
-    """The candidates of a document with their scores, as the protocol makes them."""
-
-    def __init__(self, lm, reading, halves):
-        self.vocabulary = candidate_phrases(lm, halves, None).vocabulary
-        self.keys = [phrase.ids for phrase in self.vocabulary.snapshot().phrases]
-        view = lm.tensors(self.vocabulary)
-        self.first = torch.from_numpy(lm.encode(self.vocabulary).in_order().first_tokens)
-        self.scores = (reading.states @ view.outputs.T + view.bias).float()
+@pytest.fixture
+def scored(lm, reading, halves) -> TextScores:
+    """The candidates of a document along it, as the protocol scores them."""
+    vocabulary = candidate_phrases(lm, halves, None).vocabulary
+    states, logits = reading.states[:-1], reading.logits[:-1]
+    return TextScorer(lm, vocabulary).along(ReadText(halves.context, halves.truth, states, logits))
 
 
 @pytest.fixture
-def scored(lm, reading, halves) -> Scored:
-    return Scored(lm, reading, halves)
+def vocabulary(lm, halves):
+    return candidate_phrases(lm, halves, None).vocabulary
+
+
+def made_up(reading, keys, scores) -> FlatTextScores:
+    """Phrases with made-up scores (T, P)."""
+    phrases = [Phrase(key, "x") for key in keys]
+    return FlatTextScores(reading.truth, reading.logits[:-1].numpy(), phrases, scores)
 
 
 def after(lm, ids):
@@ -140,19 +189,20 @@ class TestReading:
 
 
 class TestTrueText:
-    def test_without_phrases_exact_is_bare(self, halves, reading):
-        none = reading.logits[:, :0]
-        found = true_text(reading, [], none, len(halves.second), [0.0, 5.0])
-        assert found.exact == found.strict == pytest.approx([found.bare] * 2)
+    def test_without_phrases_exact_is_bare(self, lm, halves, reading):
+        text = ReadText(halves.context, halves.truth, reading.states[:-1], reading.logits[:-1])
+        none = TextScorer(lm, lm.vocabulary()).along(text)
+        found = true_text(none, len(halves.second), [0.0, 5.0])
+        assert found.exact + found.strict == pytest.approx([found.bare] * 4)
         ids = torch.tensor(halves.truth)
         direct = reading.logits[:-1].log_softmax(-1)[range(40), ids].double().sum()
         assert found.bare == pytest.approx(float(direct), rel=1e-5)
 
-    def test_a_phrase_that_scores_as_its_first_token(self, lm, halves, reading):
+    def test_a_phrase_that_scores_as_its_first_token(self, halves, reading):
         # One phrase, written as two tokens or as one unit, at the very beginning.
-        key, scores = tuple(halves.truth[:2]), torch.full((41, 1), -math.inf)
+        key, scores = tuple(halves.truth[:2]), numpy.full((40, 1), -math.inf)
         scores[0, 0] = reading.logits[0, key[0]]
-        found = true_text(reading, [key], scores, 10, [0.0])
+        found = true_text(made_up(reading, [key], scores), 10, [0.0])
         shares = reading.logits.double().softmax(-1)
         first, second = shares[0, key[0]], shares[1, key[1]]
         whole = 1 + first
@@ -163,37 +213,60 @@ class TestTrueText:
         )
         assert found.exact_bits(0.0) == pytest.approx(-found.exact[0] / math.log(2) / 10)
 
-    def test_documents_add_up(self, halves, reading, scored):
-        one = true_text(reading, scored.keys, scored.scores, 100, [0.0, 2.0])
+    def test_the_longest_phrases_are_one_of_all_ways(self, lm, halves, scored):
+        # By the probabilities of the whole choice, with the bias as the phrases' own weight.
+        found = true_text(scored, 100, [0.0, 2.0])
+        for bias, strict, exact in zip(found.biases, found.strict, found.exact, strict=True):
+            biased = [replace(phrase, weight=bias) for phrase in scored.phrases]
+            ids, first = halves.context + halves.truth, len(halves.context)
+            with torch.no_grad():
+                vocabulary = DynamicVocabulary(lm.static_size, biased)
+                rows = lm.forward(torch.tensor([ids]), vocabulary)[0, first - 1 :]
+            choice, place, total = rows.double().log_softmax(-1), 0, 0.0
+            while place < len(halves.truth):
+                keys = [tuple(halves.truth[place : place + n]) for n in range(8, 1, -1)]
+                units = [unit for unit in map(vocabulary.find, keys) if unit is not None]
+                unit = units[0] if units else halves.truth[place]
+                total += float(choice[place, unit])
+                place += len(vocabulary.phrase(unit)) if units else 1
+            assert strict == pytest.approx(total, abs=1e-3)
+            assert exact > strict
+
+    def test_documents_add_up(self, scored):
+        one = true_text(scored, 100, [0.0, 2.0])
         both = pool_true_text([one, one])
         assert both.exact_bits(2.0) == pytest.approx(one.exact_bits(2.0))
         assert both.tokens == 80 and both.bare == pytest.approx(2 * one.bare)
         assert one.exact[0] >= one.strict[0]
 
 
-def chosen(logits, scores, first, tolerance, sampler):
-    is_accepted = numpy.isin(first, accepted_tokens(logits, tolerance))
-    phrases = PhraseLogits(numpy.arange(len(scores)), first, scores).where(is_accepted)
-    return choose(logits, logits, phrases, sampler, ())
-
-
-def slow_firing(lm, halves, reading, scored, tolerance, bias):
+def slow_firing(lm, halves, reading, vocabulary, tolerance, bias):
     """Follow the decoder's own functions at each word start."""
-    longest = max(map(len, scored.keys))
+    config = GenerationConfig(tolerance=tolerance, phrase_bias=bias).resolved(lm.profile)
+    engine = engine_of(lm)
+    kind = ConditionalPhraseHead if lm.scoring.is_conditional else PhraseHead
+    head = kind(lm, engine.phrase_weights(), vocabulary, config, lm.eos_ids)
+    head.update()
+    greedy = engine.sampler(config)
+    chooser = Chooser(config, greedy, head)
+    longest = max(map(len, vocabulary))
     counts = Counter()
-    greedy = make_sampler(GenerationConfig())
     for place in halves.starts:
         if place + longest > len(halves.truth):
             continue
         counts["starts"] += 1
         text = halves.context + halves.truth[:place]
-        logits = reading.logits[place]
-        scores = scored.scores[place] + bias
-        choice = chosen(logits.numpy(), scores.numpy(), scored.first.numpy(), tolerance, greedy)
-        if choice.unit < len(logits):
+        state = State(reading.states[place].float().numpy(), reading.logits[place].numpy())
+        choice = chooser.choose(state, text, (), 99)
+        if choice.unit < lm.static_size:
             continue
-        key = scored.keys[choice.unit - len(logits)]
+        phrase = vocabulary.phrase(choice.unit)
+        key = phrase.ids
         counts["fired"] += 1
+        content = len(content_words(phrase.text))
+        counts["words"] += len(phrase.text.split())
+        counts["two"] += content >= 2
+        counts["glue"] += content == 0
         counts["right"] += tuple(halves.truth[place : place + len(key)]) == key
         kept = 1
         while kept < len(key):
@@ -213,34 +286,40 @@ def slow_firing(lm, halves, reading, scored, tolerance, bias):
 
 
 class TestFiring:
-    @pytest.mark.parametrize(("tolerance", "bias"), [(0.0, 9.0), (0.9, 3.0), (0.99, 9.0)])
-    def test_counts_are_those_of_the_decoder(self, lm, halves, reading, scored, tolerance, bias):
-        found = firing(
-            reading, scored.keys, scored.scores, halves.starts, tolerance=tolerance, bias=bias,
-            samples=1000,
-        )  # fmt: skip
-        slow = slow_firing(lm, halves, reading, scored, tolerance, bias)
+    @pytest.mark.parametrize(("tolerance", "bias"), [(0.5, 9.0), (0.9, 3.0), (0.99, 9.0)])
+    def test_counts_are_those_of_the_decoder(
+        self, lm, halves, reading, scored, vocabulary, tolerance, bias
+    ):
+        found = firing(reading, scored, halves.starts, tolerance=tolerance, bias=bias, samples=1000)
+        slow = slow_firing(lm, halves, reading, vocabulary, tolerance, bias)
         assert (found.starts, found.fired) == (slow["starts"], slow["fired"])
+        assert found.fired > 0
         assert (found.right, found.lm_right) == (slow["right"], slow["lm"])
+        assert (found.words, found.two_content, found.glue) == (
+            slow["words"], slow["two"], slow["glue"],
+        )  # fmt: skip
         assert found.sampled == found.fired
         accepted = (found.accepted, found.accepted_right, found.lm_accepted_right)
         assert accepted == (slow["kept"], slow["kept_right"], slow["lm_kept"])
 
     def test_right_ones_are_counted_as_right(self, reading, halves, scored):
         # Scores that know the truth: only phrases that fit fire, and all places that can, do.
-        scores = torch.full_like(scored.scores, -1e4)
+        keys = [phrase.ids for phrase in scored.phrases]
+        scores = numpy.full((40, len(keys)), -1e4)
         for place in halves.starts:
-            for number, key in enumerate(scored.keys):
+            for number, key in enumerate(keys):
                 if tuple(halves.truth[place : place + len(key)]) == key:
                     scores[place, number] = 1e4
-        found = firing(reading, scored.keys, scores, halves.starts, tolerance=1.0, bias=0.0)
+        known = made_up(reading, keys, scores)
+        found = firing(reading, known, halves.starts, tolerance=1.0, bias=0.0)
         assert found.fired == found.right == found.fitting > 0
         assert found.accepted_right == found.accepted and found.shares()["precision"] == 1.0
-        biased = firing(reading, scored.keys, scores, halves.starts, tolerance=1.0, bias=1e5)
+        biased = firing(reading, known, halves.starts, tolerance=1.0, bias=1e5)
         assert biased.fired == biased.starts
 
     def test_accepted_sizes_grow_with_the_tolerance(self, reading, halves, scored):
-        proposed = [(place, key) for place in halves.starts[:4] for key in scored.keys[:12]]
+        keys = [phrase.ids for phrase in scored.phrases[:12]]
+        proposed = [(place, key) for place in halves.starts[:4] for key in keys]
         sizes = [accepted_sizes(reading, proposed, t) for t in (0.0, 0.5, 0.99, 1.0)]
         for less, more in zip(sizes[:-1], sizes[1:], strict=True):
             assert all(a <= b for a, b in zip(less, more, strict=True))
@@ -249,9 +328,8 @@ class TestFiring:
     def test_samples_are_seeded_and_documents_add_up(self, reading, halves, scored):
         def found(seed):
             return firing(
-                reading, scored.keys, scored.scores, halves.starts, tolerance=0.95, bias=9.0,
-                samples=3, seed=seed,
-            )  # fmt: skip
+                reading, scored, halves.starts, tolerance=0.95, bias=9.0, samples=3, seed=seed
+            )
 
         assert found("a") == found("a") and found("a").sampled == 3
         both = pool_firing([found("a"), found("b")])
@@ -311,22 +389,30 @@ class TestInputSide:
 
 class TestWriting:
     @pytest.fixture
-    def texts(self, lm, halves, reading, scored):
+    def texts(self, lm, halves, reading, vocabulary):
         lm.profile = Profile(mode="unfold", tolerance=0.9, phrase_bias=6.0)
         variants = standard_variants(lm.profile)
-        prompt = WritingPrompt(reading, halves.context, scored.vocabulary, [halves.first.split()])
+        prompt = WritingPrompt(reading, halves.context, vocabulary, [halves.first.split()])
         return {name: write(lm, [prompt], options, 16)[0] for name, options in variants.items()}
 
-    def test_every_variant_is_that_of_generate(self, lm, halves, scored, texts):
+    def test_every_variant_is_that_of_generate(self, lm, halves, vocabulary, texts):
         others = ["whole", "verify", "atomic", "segmented"]
         assert list(texts) == ["bare", "profile", *others]
         bare = texts["bare"]
         assert bare.steps == bare.tokens == 16 and bare.phrase_tokens == 0
         assert texts["verify"].text == bare.text
-        made = generate(lm, halves.context, scored.vocabulary, max_tokens=16)
+        made = generate(lm, halves.context, vocabulary, max_tokens=16, draft_bias=-1000.0)
         assert texts["profile"].text == made.text
         assert texts["profile"].steps == made.stats.steps + 1
+        assert texts["profile"].phrases == [phrase.text for phrase in made.phrases]
         assert texts["whole"].steps < texts["whole"].tokens
+        assert texts["whole"].phrases and not bare.phrases
+
+    def test_drafts_are_off_or_phrases_alone(self, lm):
+        known = standard_variants(Profile(mode="unfold", draft_bias=4.0))
+        biases = {name: (options or {}).get("draft_bias") for name, options in known.items()}
+        assert biases["profile"] == biases["whole"] == -1000.0 and biases["verify"] == 0.0
+        assert standard_variants(Profile(mode="verify"))["profile"] == known["verify"]
 
     def test_perplexity_is_the_bare_lms(self, lm, halves, texts):
         for own in texts.values():
@@ -339,13 +425,59 @@ class TestWriting:
             assert own.nll == pytest.approx(total, rel=1e-4)
 
     def test_pooled_figures_are_ratios_of_sums(self, lm, texts):
-        found = pool_writing("whole", {}, [texts["whole"], texts["bare"]])
+        found = pool_writing(WritingRow("whole", {}), [texts["whole"], texts["bare"]])
         steps = texts["whole"].steps + texts["bare"].steps
         assert found.steps_per_token == pytest.approx(steps / (texts["whole"].tokens + 16))
         assert found.run_words_most == max(texts["whole"].run_words, texts["bare"].run_words)
         nll = (texts["whole"].nll + texts["bare"].nll) / (texts["whole"].tokens + 16)
         assert found.ppl == pytest.approx(math.exp(nll))
         assert 0 <= found.diversity <= 1 and found.splitter
+        new = texts["whole"].new_tokens + texts["bare"].new_tokens
+        steps = texts["whole"].new_steps + texts["bare"].new_steps
+        assert found.steps_per_new_token == pytest.approx(steps / new)
+        written = texts["whole"].phrases
+        assert found.phrases == len(written)
+        lengths = [len(phrase.split()) for phrase in written]
+        assert found.words_per_phrase == pytest.approx(sum(lengths) / len(written))
+        content = [len(content_words(phrase)) for phrase in written]
+        assert found.two_content_share == sum(n >= 2 for n in content) / len(written)
+        assert found.glue_share == content.count(0) / len(written)
+
+
+class TestNewTokens:
+    @given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 5))
+    def test_are_those_whose_ngram_was_not_there_before(self, ids, size):
+        found = new_tokens(ids, size)
+        assert len(found) == len(ids)
+        for end, is_new in enumerate(found, start=1):
+            earlier = [ids[n - size : n] for n in range(size, end)]
+            assert is_new == (end < size or ids[end - size : end] not in earlier)
+
+    @pytest.mark.parametrize("name", ["bare", "profile", "verify"])
+    def test_passes_count_with_the_first_token_that_they_write(self, circling, name):
+        lm, size = circling, 48
+        context = lm.tokenizer.encode(" the tenant").ids
+        vocabulary = lm.vocabulary([Document(" shall pay the landlord on the day the tenant")])
+        reading = Reading(lm, context, lm.tokenizer.encode(" shall pay").ids)
+        options = standard_variants(Profile(tolerance=0.9, phrase_bias=6.0))[name]
+        prompt = WritingPrompt(reading, context, vocabulary, [])
+        [found] = write(lm, [prompt], options, size)
+        plain = generate(lm, context, max_tokens=size)
+        ids = [token for piece in plain.pieces for token in piece.ids]
+        assert found.text == plain.text
+        # It goes round: what comes after the second time through the first eight tokens is old.
+        around = next(n for n in range(1, size) if ids[n:] == ids[:-n])
+        assert found.new_tokens == around + 7 < size
+        # Where a phrase was cut, a pass of its own reads the LM's token and writes nothing.
+        decoder = decode_steps(lm, [context], vocabulary, max_tokens=size, **options or {})
+        firsts, done = [], 0
+        for released in islice(decoder.steps(), 1, None):
+            count = sum(len(piece.ids) for _, piece in released)
+            firsts.append(done if count else done - 1)
+            done += count
+        passes = sum(first < found.new_tokens for first in firsts)
+        assert found.new_steps == (found.new_tokens if name == "bare" else passes)
+        assert found.new_steps < found.new_tokens or name == "bare"
 
 
 class TestWhole:
@@ -393,10 +525,42 @@ class TestWhole:
         rows = {measure: value for measure, value, _ in report.rows()}
         bits = report.to_dict()["true_text"]["exact_bits_per_byte"]
         assert rows["exact bits per byte of the true text"] == f"{bits:.4f}"
-        assert len(rows) == 6
+        assert len(rows) == 7
         page = report.markdown("univerb lab phrases")
         assert "KL(vector \\|\\| tokens)" in page and "univerb lab phrases" in page
         assert all(f"| {name} " in page for name in variants)
+
+    def test_controls_stand_beside_every_variant_with_phrases(self, lm, monkeypatch):
+        known = standard_variants(lm.profile)
+        variants = {name: known[name] for name in ("bare", "whole")}
+        used = []
+
+        def noticed(lm, prompts, options, *more):
+            used.append((lm, [prompt.vocabulary for prompt in prompts]))
+            return write(lm, prompts, options, *more)
+
+        monkeypatch.setattr(protocol, "write", noticed)
+        controls = (RANDOM_DOCUMENTS, UNTRAINED)
+        report = evaluate_phrases(lm, TEXTS, None, SMALL, variants=variants, controls=controls)
+        names = ["bare", "whole", "whole, random documents", "whole, untrained encoder"]
+        assert [row.name for row in report.writing] == names
+        _, own, other, fresh = used
+        words = [{phrase.text for phrase in vocabulary} for vocabulary in own[1]]
+        # Each has the phrases of the next, the last those of the first.
+        others = [{phrase.text for phrase in vocabulary} for vocabulary in other[1]]
+        assert others == words[1:] + words[:1] != words
+        assert fresh[1] == own[1] and own[0] is other[0] is lm
+        assert fresh[0].fingerprint() != lm.fingerprint() and fresh[0].model is lm.model
+        again = PhraseEncoder.from_backbone(lm.model, lm.encoder.config)
+        assert torch.equal(fresh[0].encoder.heads.output.weight, again.heads.output.weight)
+        with pytest.raises(DocumentError, match="no other document"):
+            evaluate_phrases(lm, TEXTS[:1], None, SMALL, variants=variants, controls=controls[:1])
+
+    def test_some_documents_are_skipped(self, lm):
+        some = evaluate_phrases(lm, TEXTS, None, SMALL, skip=1, limit=1)
+        assert some.to_dict() == evaluate_phrases(lm, TEXTS[1:2], None, SMALL).to_dict()
+        with pytest.raises(DocumentError, match="none of 0 documents"):
+            evaluate_phrases(lm, TEXTS, None, SMALL, skip=9)
 
     def test_documents_that_are_too_short_are_passed_over(self, lm):
         short = Document("Too short.")
@@ -406,11 +570,13 @@ class TestWhole:
             evaluate_phrases(lm, [short], None, SMALL)
 
 
-@pytest.fixture(scope="module")
-def user(tmp_path_factory) -> Path:
+@pytest.fixture(scope="module", params=["llama", "conditional"])
+def user(request, tmp_path_factory) -> Path:
     """A model, a corpus and held-out text as a user has them on disk."""
     folder = tmp_path_factory.mktemp("eval")
-    encoder = saved_encoder(folder)
+    encoder = saved_encoder(
+        folder, lm=None if request.param == "llama" else MODELS[request.param]()
+    )
     lm = DynamicLM.from_pretrained(str(encoder))
     build_corpus(folder / "c.uv", LEASES[1:], lm, CorpusSettings(min_count=2))
     (folder / "held.txt").write_text(LEASES[0].text)
@@ -430,13 +596,23 @@ class TestCommand:
         assert written["about"]["profile"]["phrase_bias"] == 4.0
         assert written["about"]["vectors"].startswith("from the corpus")
         names = [own["name"] for own in written["writing"]]
-        others = ["whole", "verify", "atomic", "segmented"]
-        assert names == ["bare", "profile", *others]
+        assert names == ["bare", "profile", "verify", "atomic"]
         assert (tmp_path / "report" / "phrases.png").read_bytes().startswith(b"\x89PNG")
         assert "univerb lab phrases" in (tmp_path / "report" / "phrases.md").read_text()
         shown = run("lab", "phrases", *given)
         for text in ("exact bits per byte", "steps / token", "verify"):
             assert text in shown.out
+
+    def test_controls_and_skipped_documents(self, run, user, tmp_path):
+        (tmp_path / "other.txt").write_text(TEXTS[1].text)
+        given = ["--docs", user / "held.txt", "--docs", tmp_path / "other.txt", *self.SHORT]
+        given += ["--model", user / "encoder", "--random-documents", "--untrained", "--json"]
+        ran = run("lab", "phrases", *given, "--variant", "profile", "--skip", 1)
+        assert ran.code == 0, ran.err
+        assert ran.json["about"]["documents"] == 1
+        names = [own["name"] for own in ran.json["writing"]]
+        assert names == ["profile", "profile, random documents", "profile, untrained encoder"]
+        assert "--sweep has no rows" in run("lab", "phrases", *given, "--sweep").err
 
     def test_sweep_writes_its_picture(self, run, user, tmp_path):
         given = ["--docs", user / "held.txt", "--model", user / "encoder", *self.SHORT]

@@ -3,10 +3,11 @@
 import json
 from dataclasses import replace
 
+import numpy
 import pytest
-import torch
 
 from conftest import TEXT, make_gpt2, make_tokenizer, saved_encoder, stir
+from univerb.decoding.text_scores import FlatTextScores
 from univerb.errors import OptionError
 from univerb.lab.phrases.firing import firing
 from univerb.lab.phrases.halves import cut
@@ -16,7 +17,7 @@ from univerb.lab.phrases.report import PhrasesReport
 from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
 from univerb.lab.phrases.true_text import TrueText, true_text
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrase import Document
+from univerb.phrase import Document, Phrase
 from univerb.phrases.content import content_words
 
 LEASE = Document(f"{TEXT} {TEXT}", "lease.txt")
@@ -82,23 +83,29 @@ def test_spans_are_all_that_a_phrase_may_be(lm):
     assert any(place == 0 for place, _ in halves.spans)
 
 
+def flat_scores(reading: Reading, phrases: list[Phrase]) -> FlatTextScores:
+    """Phrases that score higher than any token."""
+    scores = numpy.full((len(reading.truth), len(phrases)), 1e6)
+    return FlatTextScores(reading.truth, reading.logits[:-1].numpy(), phrases, scores)
+
+
 def test_without_candidates_nothing_fires_and_nothing_is_lost(lm):
     halves = cut(LEASE, lm.tokenizer, 48, 40)
     reading = Reading(lm, halves.context, halves.truth)
-    none = reading.logits[:, :0]
-    fired = firing(reading, [], none, halves.starts, tolerance=0.5, bias=9.0)
+    none = flat_scores(reading, [])
+    fired = firing(reading, none, halves.starts, tolerance=0.5, bias=9.0)
     assert (fired.fired, fired.fitting, fired.accepted) == (0, 0, 0)
     assert fired.shares()["rate"] == 0.0
-    text = true_text(reading, [], none, len(halves.second), [9.0])
-    assert text.exact == text.strict == [pytest.approx(text.bare)]
+    text = true_text(none, len(halves.second), [9.0])
+    assert [*text.exact, *text.strict] == pytest.approx([text.bare] * 2)
 
 
 def test_masked_candidates_never_fire(lm):
     halves = cut(LEASE, lm.tokenizer, 48, 40)
     reading = Reading(lm, halves.context, halves.truth)
     worst = int(reading.logits.amax(0).argmin())
-    scores = torch.full((len(halves.truth) + 1, 1), 1e6)
-    found = firing(reading, [(worst, worst)], scores, halves.starts, tolerance=0.0, bias=99.0)
+    scores = flat_scores(reading, [Phrase((worst, worst), "x")])
+    found = firing(reading, scores, halves.starts, tolerance=0.0, bias=99.0)
     assert found.fired == found.sampled == 0 and found.starts > 0
 
 

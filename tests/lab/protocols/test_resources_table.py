@@ -1,11 +1,13 @@
 """The formulas of FLOPs and memory against torch's counter and against bytes counted by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import make_gpt2, make_llama, make_tokenizer
+from conftest import make_conditional, make_gpt2, make_llama, make_tokenizer
 from univerb.lab.metrics.cost import forward_flops
 from univerb.lab.protocols.resources_table import shape_of
 from univerb.modeling.dynamic import DynamicLM
@@ -48,6 +50,18 @@ def test_gpt2_counts_as_the_formula(gpt2, lease, positions):
     found = counted_flops(gpt2, positions, vocabulary)
     assert found == forward_flops(shape, positions, len(vocabulary))
     assert len(vocabulary) > 100
+
+
+def test_the_conditional_form_costs_its_query_where_there_are_phrases():
+    lm, positions = make_conditional(), 20
+    shape = shape_of(lm)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        lm.encoder.conditional.query(torch.ones(positions, D))
+    assert counter.get_total_flops() == positions * shape.query
+    flat = replace(shape, query=0)
+    extra = forward_flops(shape, positions, 7) - forward_flops(flat, positions, 7)
+    assert extra == positions * shape.query
+    assert forward_flops(shape, positions) == forward_flops(flat, positions)
 
 
 def test_llama_counts_by_its_own_products():

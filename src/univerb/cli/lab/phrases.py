@@ -1,7 +1,7 @@
 """`univerb lab phrases`: what an encoder's phrases are worth, measured on held-out text."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import Field
@@ -13,6 +13,7 @@ from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, AsJson, TorchFlags, make_folder
 from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig
+from univerb.errors import OptionError
 
 VariantName = Literal["bare", "profile", "whole", "verify", "atomic", "segmented"]
 
@@ -35,8 +36,12 @@ class ProtocolOptions(Options):
 class WritingOptions(Options):
     """The variants of decoding that are compared."""
 
-    variant: tuple[VariantName, ...] = get_args(VariantName)
-    """bare, profile, whole (tolerance 1), verify, atomic or segmented. Repeatable."""
+    variant: tuple[VariantName, ...] = ("bare", "profile", "verify", "atomic")
+    """bare, profile, verify, atomic, whole (tolerance 1) or segmented. Repeatable."""
+    random_documents: bool = False
+    """Control: also with the candidates of another document."""
+    untrained: bool = False
+    """Control: also with a fresh encoder."""
     limit_writing: int | None = Field(default=None, ge=0)
     """Write for this many of the documents only; a sweep for 12 by default."""
     sweep: bool = False
@@ -59,6 +64,7 @@ def phrases(
     corpus: Annotated[
         Path | None, typer.Option(help="Where candidates are retrieved (`univerb index`).")
     ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out the first documents.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="Documents.")] = 300,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the report here, and resume there.")
@@ -70,6 +76,8 @@ def phrases(
     from univerb.documents.read import read_documents
 
     show_warnings()
+    if writing.sweep and (writing.random_documents or writing.untrained):
+        raise OptionError("--sweep has no rows for controls. Measure them without it.")
     if out:
         make_folder("--out", out)
     opened = open_corpus(corpus) if corpus else None
@@ -79,8 +87,15 @@ def phrases(
     lm.profile = lm.profile.model_copy(update=decoding.options())
     from univerb.lab.phrases.plot import plot_report
     from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
-    from univerb.lab.phrases.writing import Variants, standard_variants, sweep_variants
+    from univerb.lab.phrases.writing import (
+        RANDOM_DOCUMENTS,
+        UNTRAINED,
+        Variants,
+        standard_variants,
+        sweep_variants,
+    )
 
+    controls = [RANDOM_DOCUMENTS] * writing.random_documents + [UNTRAINED] * writing.untrained
     known = standard_variants(lm.profile)
     variants: Variants = {name: known[name] for name in writing.variant}
     bounds: dict[str, Any] = {"limit": limit, "limit_writing": writing.limit_writing}
@@ -95,6 +110,8 @@ def phrases(
             opened,
             PhrasesProtocol(**protocol.model_dump()),
             variants=variants,
+            controls=controls,
+            skip=skip,
             folder=out,
             progress=lambda done, total: tell("documents", done, total),
             **bounds,

@@ -175,7 +175,7 @@ class UniverbLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 )
             ids = self.tok_encode(context)[-(self.max_length - options["max_tokens"]) :]
             phrases = self._phrases.for_context(context)
-            vocabulary = phrases.vocabulary if phrases else None
+            vocabulary = phrases.vocabulary if phrases.phrases else None
             text = generate(self._lm, ids or [self.prefix_token_id], vocabulary, **options).text
             texts.append(text)
             self.cache_hook.add_partial("generate_until", request.args, text)

@@ -4,18 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from univerb.corpus import open_corpus
 from univerb.corpus.corpus import Corpus
+from univerb.decoding.text_scores import TextScorer
 from univerb.documents.read import read_documents
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.likelihood import Key
 from univerb.phrase import Document
 from univerb.phrases.collection import PhraseItem
 from univerb.phrases.lists import read_phrase_list
-from univerb.vocabulary import DynamicVocabulary
 
 CONTEXT = "context"
 """Instead of a list of phrases: the n-grams of a request's context."""
@@ -54,52 +50,28 @@ def read_sources(
     return PhraseSources(items, open_corpus(corpus) if corpus else None, k, phrases == CONTEXT)
 
 
-class ScoringPhrases(NamedTuple):
-    """Phrases as scoring needs them."""
-
-    vocabulary: DynamicVocabulary
-    keys: list[Key]
-    outputs: Tensor
-    """(P, d)"""
-    bias: Tensor
-    """(P,), the encoder's and the phrases' own; -inf for phrases that decoding masks."""
-
-    def scores(self, states: Tensor) -> Tensor:
-        """Return the logits of the phrases, (T, P), without the decoding's bias."""
-        return (states @ self.outputs.T + self.bias).float()
-
-
 class RequestPhrases:
     """The phrases of one request after another; the last ones are cached."""
 
     def __init__(self, lm: DynamicLM, sources: PhraseSources) -> None:
         self._lm, self._sources = lm, sources
-        self._cached: tuple[str, ScoringPhrases | None] | None = None
+        self._cached: tuple[str, TextScorer] | None = None
         if sources.corpus and sources.corpus.has_vectors:
             lm.attach(sources.corpus)
 
-    def for_context(self, context: str) -> ScoringPhrases | None:
-        """Return the phrases for a context, or None if there are none."""
+    def for_context(self, context: str) -> TextScorer:
+        """Return the phrases for a context, maybe none."""
         depends_on_context = self._sources.corpus or self._sources.uses_context
         query = context if depends_on_context else ""
         if self._cached is None or self._cached[0] != query:
             self._cached = query, self._select(query)
         return self._cached[1]
 
-    def _select(self, context: str) -> ScoringPhrases | None:
+    def _select(self, context: str) -> TextScorer:
         lm, sources = self._lm, self._sources
         items = list(sources.items)
         if context.strip():
             if sources.corpus:
                 items += sources.corpus.select(context, lm.tokenizer, sources.k).phrases
             items += [Document(context, CONTEXT)] * sources.uses_context
-        vocabulary = lm.vocabulary(items)
-        tensors = lm.tensors(vocabulary)
-        if tensors is None:
-            return None
-        keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
-        # A text ends at its end token, so decoding masks phrases that go on after one.
-        ends = [not lm.eos_ids.isdisjoint(key) for key in keys]
-        is_masked = torch.tensor(ends, device=tensors.bias.device)
-        bias = tensors.bias.masked_fill(is_masked, float("-inf"))
-        return ScoringPhrases(vocabulary, keys, tensors.outputs, bias)
+        return TextScorer(lm, lm.vocabulary(items))

@@ -11,16 +11,10 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.lab.harness.request_phrases import ScoringPhrases
+from univerb.decoding.text_scores import ReadText, TextScorer
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.likelihood import (
-    PhraseMatch,
-    ScoredText,
-    exact_likelihood,
-    match_phrases,
-    scored_text,
-)
+from univerb.modeling.likelihood import PhraseMatch, ScoredText, exact_likelihood, match_phrases
 
 _MAX_PASS = 512
 """Tokens of continuations in one pass, whose attention is over all of them."""
@@ -42,7 +36,7 @@ def likelihoods(
     lm: DynamicLM,
     context: Sequence[int],
     continuations: Sequence[Sequence[int]],
-    phrases: ScoringPhrases | None,
+    phrases: TextScorer,
     phrase_bias: float,
 ) -> list[Likelihood]:
     """Score continuations of one context, which has at least one token.
@@ -52,7 +46,7 @@ def likelihoods(
     """
     states = _states(lm, context, continuations)
     return [
-        _likelihood(lm, hidden, ids, phrases, phrase_bias)
+        _likelihood(lm, hidden, context, ids, phrases, phrase_bias)
         for hidden, ids in zip(states, continuations, strict=True)
     ]
 
@@ -93,30 +87,29 @@ def _rows(lm: DynamicLM, ids: Sequence[int]) -> Tensor:
 
 
 def _likelihood(
-    lm: DynamicLM, states: Tensor, ids: Sequence[int], phrases: ScoringPhrases | None, bias: float
+    lm: DynamicLM,
+    states: Tensor,
+    context: Sequence[int],
+    ids: Sequence[int],
+    phrases: TextScorer,
+    bias: float,
 ) -> Likelihood:
-    matches = match_phrases(ids, phrases.keys if phrases else [])
-    step = max(_MAX_LOGITS // (lm.static_size + (len(phrases.keys) if phrases else 0)), 1)
+    matches = match_phrases(ids, [phrase.ids for phrase in phrases.phrases])
+    step = max(_MAX_LOGITS // (lm.static_size + len(phrases.phrases)), 1)
     texts: list[ScoredText] = []
     best: list[int] = []
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
         logits = lm.embeddings.output(states[part]).float()
-        scores = phrases.scores(states[part]) if phrases else logits[:, :0]
-        gold = torch.tensor(ids[part], device=logits.device)
-        texts.append(
-            scored_text(
-                matches[part],
-                logits.gather(1, gold[:, None])[:, 0].cpu().numpy(),
-                logits.double().logsumexp(-1).cpu().numpy(),
-                scores.cpu().numpy(),
-            )
-        )
-        # The first of equals, as in decoding: a token before a phrase.
-        best += torch.cat([logits, scores + bias], dim=-1).argmax(-1).tolist()
+        text = ReadText([*context, *ids[:begin]], ids[part], states[part], logits)
+        scores = phrases.along(text, matches[part])
+        texts.append(scores.scored(bias))
+        for position, token in enumerate(scores.best):
+            index = scores.phrase(position, 1.0, bias)
+            best.append(token if index is None else lm.static_size + index)
     if not texts:
         return Likelihood(0.0, True)
-    logprob = float(exact_likelihood(_joined(texts), [bias])[0])
+    logprob = exact_likelihood(_joined(texts))
     return Likelihood(logprob, _is_greedy(ids, matches, best, lm.static_size))
 
 

@@ -21,11 +21,21 @@ class Shape:
     parameters: int
     buffers: int = 0
     """Bytes beside its parameters, such as causal masks."""
+    query: int = 0
+    """FLOPs by which a state becomes what phrases are scored against; 0 in the paper's form."""
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
         return self.parameters * VALUE + self.buffers
+
+
+def query_flops(width: int, residual: int) -> int:
+    """Return the FLOPs of the conditional form for one state: d x d, and a residual of two layers.
+
+    All phrases count as scored, too; decoding scores those of likely first tokens.
+    """
+    return 2 * width**2 + 4 * width * residual
 
 
 GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)
@@ -35,15 +45,20 @@ GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)
 def forward_flops(shape: Shape, positions: int, phrases: int = 0) -> int:
     """Return the FLOPs of one pass over n positions: 2n(V+p)d + L(24nd^2 + 4n^2 d)."""
     n, d = positions, shape.width
-    head = 2 * n * (shape.vocabulary + phrases) * d
+    head = n * _head_flops(shape, phrases)
     return head + shape.layers * (24 * n * d**2 + 4 * n**2 * d)
 
 
 def step_flops(shape: Shape, context: int, phrases: int = 0) -> int:
     """Return the FLOPs of one position that sees a cached context, itself included."""
     d = shape.width
-    head = 2 * (shape.vocabulary + phrases) * d
-    return head + shape.layers * (24 * d**2 + 4 * context * d)
+    return _head_flops(shape, phrases) + shape.layers * (24 * d**2 + 4 * context * d)
+
+
+def _head_flops(shape: Shape, phrases: int) -> int:
+    """Return the FLOPs of the logits of one position."""
+    query = shape.query if phrases else 0
+    return 2 * (shape.vocabulary + phrases) * shape.width + query
 
 
 def generation_flops(
@@ -60,8 +75,8 @@ def generation_flops(
 
 def extra_compute_share(shape: Shape, positions: int, phrases: int) -> float:
     """Return the share of a pass that phrases add: p / (V + p + (12d + 2n)L)."""
-    extra = 2 * phrases * shape.width * positions
-    return extra / forward_flops(shape, positions, phrases) if positions else 0.0
+    whole = forward_flops(shape, positions, phrases)
+    return (whole - forward_flops(shape, positions)) / whole if positions else 0.0
 
 
 def paper_memory(lm: Shape, encoder: Shape, phrases: int) -> float:

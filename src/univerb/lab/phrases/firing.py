@@ -1,19 +1,20 @@
 """Where phrases fire along the text that really follows, and how often they are right.
 
-The rule is that of `decoding.choice`: phrases whose first token fails the tolerance are masked, and
-the best of the others is proposed if it beats the LM's best token.
+A phrase fires where greedy decoding would choose it, were this the text so far.
 """
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from torch import Tensor
 
+from univerb.decoding.choice import log_ratio
+from univerb.decoding.text_scores import TextScores
+from univerb.lab.phrases.phrase_words import PhraseWords, count_words, share
 from univerb.lab.phrases.reading import Reading
 from univerb.modeling.branches import Branch
-from univerb.modeling.likelihood import Key, match_phrases
+from univerb.modeling.likelihood import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class Firing:
     fitting: int
     """Those at which some candidate is what the text continues with."""
     fired: int
+    words: int
+    """Of the fired phrases."""
+    two_content: int
+    """Fired phrases with two content words or more."""
+    glue: int
+    """Fired phrases without a content word."""
     right: int
     """Fired phrases that the text continues with, to their ends."""
     lm_right: int
@@ -41,20 +48,20 @@ class Firing:
     def shares(self) -> dict[str, float]:
         """Return the counts as shares: how often phrases fire, and how often they are right."""
         return {
-            "rate": _share(self.fired, self.starts),
+            "rate": share(self.fired, self.starts),
             # No model can be right more often than some candidate fits.
-            "fitting_share": _share(self.fitting, self.starts),
-            "precision": _share(self.right, self.fired),
-            "lm_precision": _share(self.lm_right, self.fired),
-            "accepted_precision": _share(self.accepted_right, self.accepted),
-            "lm_accepted_precision": _share(self.lm_accepted_right, self.accepted),
+            "fitting_share": share(self.fitting, self.starts),
+            **PhraseWords(self.fired, self.words, self.two_content, self.glue).shares(),
+            "precision": share(self.right, self.fired),
+            "lm_precision": share(self.lm_right, self.fired),
+            "accepted_precision": share(self.accepted_right, self.accepted),
+            "lm_accepted_precision": share(self.lm_accepted_right, self.accepted),
         }
 
 
 def firing(
     reading: Reading,
-    keys: Sequence[Key],
-    scores: Tensor,
+    scores: TextScores,
     starts: Sequence[int],
     *,
     tolerance: float,
@@ -66,8 +73,7 @@ def firing(
 
     Args:
         reading: The LM's pass over it.
-        keys: The phrases' tokens.
-        scores: Their logits along the truth, (T + 1, P).
+        scores: The phrases along it.
         starts: Its word starts.
         tolerance: Masks phrases by their first token, and cuts them.
         bias: Added to every phrase's logit.
@@ -77,19 +83,24 @@ def firing(
     Returns:
         The counts.
     """
-    longest = max(map(len, keys), default=0)
+    longest = max(map(len, scores.phrases), default=0)
     starts = [start for start in starts if start + longest <= len(reading.truth)]
-    fired = _fired(reading, keys, scores + bias, starts, tolerance)
+    chosen = [(start, scores.phrase(start, tolerance, bias)) for start in starts]
+    phrases = [(start, scores.phrases[index]) for start, index in chosen if index is not None]
+    fired = [(start, phrase.ids) for start, phrase in phrases]
     runs = reading.greedy_runs()
     right = [_agreeing(reading.truth, start, key) for start, key in fired]
     sample = sorted(random.Random(seed).sample(range(len(fired)), min(samples, len(fired))))
     sizes = accepted_sizes(reading, [fired[i] for i in sample], tolerance)
     parts = [(i, size) for i, size in zip(sample, sizes, strict=True) if size >= 2]
-    matches = match_phrases(reading.truth, keys)
+    words = count_words(phrase.text for _, phrase in phrases)
     return Firing(
         starts=len(starts),
-        fitting=sum(any(match.size >= 2 for match in matches[start]) for start in starts),
+        fitting=sum(any(match.size >= 2 for match in scores.matches[start]) for start in starts),
         fired=len(fired),
+        words=words.words,
+        two_content=words.two_content,
+        glue=words.glue,
         right=sum(count == len(key) for (_, key), count in zip(fired, right, strict=True)),
         lm_right=sum(runs[start] >= len(key) for start, key in fired),
         sampled=len(sample),
@@ -97,24 +108,6 @@ def firing(
         accepted_right=sum(right[i] >= size for i, size in parts),
         lm_accepted_right=sum(runs[fired[i][0]] >= size for i, size in parts),
     )
-
-
-def _fired(
-    reading: Reading,
-    keys: Sequence[Key],
-    scores: Tensor,
-    starts: Sequence[int],
-    tolerance: float,
-) -> list[tuple[int, Key]]:
-    """Return the starts at which a phrase beats the LM's best token, each with the phrase."""
-    if not keys or not starts:
-        return []
-    logits = reading.logits[list(starts)]
-    best = logits.amax(-1)
-    is_masked = logits[:, [key[0] for key in keys]] < best[:, None] + _log_share(tolerance)
-    values, indices = scores[list(starts)].masked_fill(is_masked, -math.inf).max(-1)
-    proposals = zip(starts, indices.tolist(), (values > best).tolist(), strict=True)
-    return [(start, keys[index]) for start, index, is_above in proposals if is_above]
 
 
 def accepted_sizes(
@@ -130,7 +123,7 @@ def accepted_sizes(
     Returns:
         For each phrase the accepted tokens, 1 at least.
     """
-    limit = _log_share(tolerance)
+    limit = log_ratio(tolerance)
     right = [_agreeing(reading.truth, start, key) for start, key in proposed]
     sizes = []
     for (start, key), count in zip(proposed, right, strict=True):
@@ -167,11 +160,3 @@ def _agreeing(truth: Sequence[int], start: int, key: Key) -> int:
     """Return the number of tokens of a phrase that the text continues with."""
     pairs = list(zip(key, truth[start:], strict=False))
     return next((i for i, (token, true) in enumerate(pairs) if token != true), len(pairs))
-
-
-def _log_share(tolerance: float) -> float:
-    return -math.inf if tolerance == 1.0 else math.log1p(-tolerance)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

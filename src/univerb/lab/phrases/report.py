@@ -77,7 +77,12 @@ class PhrasesReport:
             "variant": variant.name,
             "N": str(variant.documents),
             "steps / token": f"{variant.steps_per_token:.3f}",
+            "steps / new token": f"{variant.steps_per_new_token:.3f}",
+            "new": f"{variant.new_share:.1%}",
             "in phrases": f"{variant.phrase_share:.1%}",
+            "words / phrase": f"{variant.words_per_phrase:.2f}",
+            "two content": f"{variant.two_content_share:.1%}",
+            "glue": f"{variant.glue_share:.1%}",
             **{f"Rep-{n}": f"{value:.2f}" for n, value in variant.rep.items()},
             "Diversity": f"{100 * variant.diversity:.2f}",
             "PPL": f"{variant.ppl:.2f}",
@@ -102,6 +107,12 @@ def _firing_rows(firing: Firing) -> Iterator[Row]:
         "word starts at which a phrase fires",
         f"{shares['rate']:.1%}",
         f"a candidate fits at {shares['fitting_share']:.1%}",
+    )
+    yield (
+        "words of a fired phrase",
+        f"{shares['words_per_phrase']:.2f}",
+        f"two content words or more {shares['two_content_share']:.1%}, "
+        f"none {shares['glue_share']:.1%}",
     )
     yield (
         "whole phrases that are right",

@@ -6,10 +6,10 @@ measures but the writing.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice, starmap
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +20,10 @@ from pydantic import TypeAdapter
 from univerb._version import __version__
 from univerb.config import GenerationConfig
 from univerb.corpus.corpus import Corpus
+from univerb.decoding.text_scores import ReadText, TextScorer
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.metrics.repetition import words
-from univerb.lab.phrases.candidates import candidate_phrases
+from univerb.lab.phrases.candidates import CandidatePhrases, candidate_phrases
 from univerb.lab.phrases.firing import Firing, firing, pool_firing
 from univerb.lab.phrases.halves import Halves, cut
 from univerb.lab.phrases.input_side import Divergence, input_side, pool_input_side
@@ -30,18 +31,22 @@ from univerb.lab.phrases.reading import Reading
 from univerb.lab.phrases.report import PhrasesReport
 from univerb.lab.phrases.true_text import TrueText, pool_true_text, true_text
 from univerb.lab.phrases.writing import (
+    RANDOM_DOCUMENTS,
+    UNTRAINED,
     Variants,
     WritingPrompt,
+    WritingRow,
     WrittenText,
     pool_writing,
     write,
+    writing_rows,
 )
-from univerb.lab.protocols.result_cache import ResultCache, results_key
+from univerb.lab.protocols.result_cache import ResultCache, results_key, short_hash
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.vocabulary import DynamicVocabulary
 
-_TEXT = "true text"
+_TEXT = "along the true text"
 # Documents that are written for in one batch: eight take little longer than one.
 _BATCH = 8
 
@@ -83,7 +88,9 @@ def evaluate_phrases(
     protocol: PhrasesProtocol | None = None,
     *,
     variants: Variants = MappingProxyType({}),
+    controls: Sequence[str] = (),
     only_write: bool = False,
+    skip: int = 0,
     limit: int = 300,
     limit_writing: int | None = None,
     folder: Path | None = None,
@@ -97,7 +104,9 @@ def evaluate_phrases(
         corpus: Where candidates are retrieved; None leaves those of the first halves.
         protocol: The settings.
         variants: The options of decoding that are compared in writing.
+        controls: `RANDOM_DOCUMENTS` or `UNTRAINED`: rows beside those of the variants.
         only_write: Measure nothing along the true text.
+        skip: Number of documents to leave out at the beginning.
         limit: Maximum number of documents.
         limit_writing: Maximum number of documents that are continued.
         folder: Keep results here document by document: an interrupted run resumes.
@@ -116,23 +125,25 @@ def evaluate_phrases(
     if corpus and corpus.has_vectors and corpus.fingerprint == lm.fingerprint():
         lm.attach(corpus)
     cache = ResultCache(folder, results_key(lm, corpus, asdict(protocol)))
-    evaluation = _Evaluation(lm, corpus, protocol, cache, only_write)
-    written = min(limit, limit if limit_writing is None else limit_writing) if variants else 0
+    evaluation = _Evaluation(lm, corpus, protocol, cache, texts, only_write)
+    rows = writing_rows(variants, controls)
+    written = min(limit, limit if limit_writing is None else limit_writing) if rows else 0
     names: list[str] = []
-    waiting = iter(texts)
+    waiting = iter(texts[skip:])
     while len(names) < limit:
         room = written - len(names)
         some = list(islice(waiting, min(_BATCH, room) if room > 0 else 1))
         if not some:
             break
-        names += evaluation.measure(some, variants if room > 0 else {})
+        names += evaluation.measure(some, rows if room > 0 else [])
         if progress:
-            progress(len(names), min(limit, len(texts)))
+            progress(len(names), min(limit, len(texts[skip:])))
     if not names:
         raise DocumentError(
-            f"none of {len(texts)} documents is long enough to be cut in two. Give longer ones."
+            f"none of {len(texts[skip:])} documents is long enough to be cut in two. Give longer "
+            "ones."
         )
-    return evaluation.report(names, variants, names[:written])
+    return evaluation.report(names, rows, names[:written])
 
 
 def _check_room(lm: DynamicLM, protocol: PhrasesProtocol) -> None:
@@ -153,18 +164,20 @@ class _Evaluation:
         corpus: Corpus | None,
         protocol: PhrasesProtocol,
         cache: ResultCache,
+        documents: Sequence[Document],
         only_write: bool,
     ) -> None:
         self._lm, self._corpus, self._protocol, self._cache = lm, corpus, protocol, cache
+        self._documents = {_name(document): document for document in documents}
         self._only_write = only_write
         self._sizes = corpus.manifest.settings.sizes if corpus else (2, 8)
         config = GenerationConfig().resolved(lm.profile)
         self._bias = config.phrase_bias
         self._tolerance = 1.0 if config.mode == "atomic" else config.tolerance
 
-    def measure(self, documents: Sequence[Document], variants: Variants) -> list[str]:
+    def measure(self, documents: Sequence[Document], rows: Sequence[WritingRow]) -> list[str]:
         """Measure what the cache lacks; returns the names of documents that are long enough."""
-        wanted = [*([] if self._only_write else [_TEXT]), *starmap(_label, variants.items())]
+        wanted = [*([] if self._only_write else [_TEXT]), *map(self._label, rows)]
         names = {_name(document): document for document in documents}
         prompts: dict[str, WritingPrompt] = {}
         for name, document in list(names.items()):
@@ -177,14 +190,44 @@ class _Evaluation:
                 continue
             with torch.inference_mode():
                 prompts[name] = self._read(name, halves, missing)
-        for variant, options in variants.items():
-            label = _label(variant, options)
-            due = [name for name in prompts if self._cache.get(name, label) is None]
-            max_tokens = self._protocol.max_tokens
-            texts = write(self._lm, [prompts[name] for name in due], options, max_tokens)
+        for row in rows:
+            label = self._label(row)
+            due = {n: p for n, p in prompts.items() if self._cache.get(n, label) is None}
+            if row.control == RANDOM_DOCUMENTS:
+                due = {name: self._with_other_phrases(name, due[name]) for name in due}
+            lm = self._untrained if row.control == UNTRAINED else self._lm
+            texts = write(lm, list(due.values()), row.options, self._protocol.max_tokens)
             for name, text in zip(due, texts, strict=True):
                 self._cache.put(name, label, asdict(text))
         return list(names)
+
+    def _label(self, row: WritingRow) -> str:
+        """Name what the texts of a row depend on: another document, too, if that is a control."""
+        names = short_hash(list(self._documents)) if row.control == RANDOM_DOCUMENTS else ""
+        return f"{row.label} {names}"
+
+    @cached_property
+    def _untrained(self) -> DynamicLM:
+        lm = self._lm
+        config = lm.encoder.config.model_copy(update={"trained_steps": 0})
+        return DynamicLM.wrap(lm.model, lm.hf_tokenizer, config, lm.profile)
+
+    def _with_other_phrases(self, name: str, prompt: WritingPrompt) -> WritingPrompt:
+        """Replace the candidates by those of the next document that is long enough."""
+        names = list(self._documents)
+        place = names.index(name)
+        for other in [*names[place + 1 :], *names[:place]]:
+            if halves := self._cut(self._documents[other]):
+                found = self._candidates(halves)
+                return prompt._replace(vocabulary=found.vocabulary, sources=_split(found.sources))
+        raise DocumentError(
+            f"no other document than {name!r} is long enough to take phrases from. Give more "
+            "documents, or leave the random ones out."
+        )
+
+    def _candidates(self, halves: Halves) -> CandidatePhrases:
+        k = self._protocol.k
+        return candidate_phrases(self._lm, halves, self._corpus, self._sizes, k)
 
     def _cut(self, document: Document) -> Halves | None:
         lm, protocol = self._lm, self._protocol
@@ -195,31 +238,27 @@ class _Evaluation:
     def _read(self, name: str, halves: Halves, missing: Sequence[str]) -> WritingPrompt:
         """Read a document, and measure what needs no writing."""
         reading = Reading(self._lm, halves.context, halves.truth)
-        k = self._protocol.k
-        candidates = candidate_phrases(self._lm, halves, self._corpus, self._sizes, k)
+        candidates = self._candidates(halves)
         if _TEXT in missing:
             figures = self._along_text(name, halves, reading, candidates.vocabulary)
             self._cache.put(name, _TEXT, asdict(figures))
         is_written = any(measure != _TEXT for measure in missing)
-        sources = [words(text).tokens for text in candidates.sources] if is_written else []
+        sources = _split(candidates.sources) if is_written else []
         return WritingPrompt(reading, halves.context, candidates.vocabulary, sources)
 
     def _along_text(
         self, name: str, halves: Halves, reading: Reading, vocabulary: DynamicVocabulary
     ) -> TextFigures:
         protocol = self._protocol
-        keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
-        view = self._lm.tensors(vocabulary)
-        scores = reading.logits[:, :0]
-        if view is not None:
-            scores = (reading.states @ view.outputs.T + view.bias).float()
+        states, logits = reading.states[:-1], reading.logits[:-1]
+        text = ReadText(halves.context, reading.truth, states, logits)
+        scores = TextScorer(self._lm, vocabulary).along(text)
         seed = f"{protocol.seed} {name}"
         biases = sorted({*protocol.biases, self._bias})
         return TextFigures(
-            true_text(reading, keys, scores, len(halves.second.encode()), biases),
+            true_text(scores, len(halves.second.encode()), biases),
             firing(
                 reading,
-                keys,
                 scores,
                 halves.starts,
                 tolerance=self._tolerance,
@@ -231,7 +270,7 @@ class _Evaluation:
         )
 
     def report(
-        self, names: Sequence[str], variants: Variants, written: Sequence[str]
+        self, names: Sequence[str], rows: Sequence[WritingRow], written: Sequence[str]
     ) -> PhrasesReport:
         """Pool the documents."""
         read = TypeAdapter(TextFigures).validate_python
@@ -242,15 +281,11 @@ class _Evaluation:
             true_text=pool_true_text([text.true_text for text in texts]) if texts else None,
             firing=pool_firing([text.firing for text in texts]) if texts else None,
             input_side=pool_input_side([text.input_side for text in texts]) if texts else [],
-            writing=[
-                pool_writing(variant, options, self._texts(_label(variant, options), written))
-                for variant, options in variants.items()
-                if written
-            ],
+            writing=[pool_writing(row, self._texts(row, written)) for row in rows if written],
         )
 
-    def _texts(self, label: str, names: Sequence[str]) -> list[WrittenText]:
-        return [WrittenText(**self._cache.get(name, label)) for name in names]
+    def _texts(self, row: WritingRow, names: Sequence[str]) -> list[WrittenText]:
+        return [WrittenText(**self._cache.get(name, self._label(row))) for name in names]
 
     def _about(self, documents: int, written: int) -> dict[str, Any]:
         lm, corpus = self._lm, self._corpus
@@ -275,9 +310,8 @@ class _Evaluation:
         }
 
 
-def _label(variant: str, options: dict[str, Any] | None) -> str:
-    """Name a variant with its options: what `profile` means may change."""
-    return f"writing {variant} {json.dumps(options, sort_keys=True)}"
+def _split(texts: Sequence[str]) -> list[list[str]]:
+    return [words(text).tokens for text in texts]
 
 
 def _name(document: Document) -> str:

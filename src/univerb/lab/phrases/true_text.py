@@ -3,19 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from univerb.lab.phrases.reading import Reading
-from univerb.modeling.likelihood import (
-    Key,
-    bare_likelihood,
-    bits_per_byte,
-    exact_likelihood,
-    match_phrases,
-    scored_text,
-    strict_likelihood,
-)
+from univerb.decoding.text_scores import TextScores
+from univerb.modeling.likelihood import bits_per_byte, exact_likelihood, strict_likelihood
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +35,25 @@ class TrueText:
         return bits_per_byte(self.strict[self.biases.index(bias)], self.bytes)
 
 
-def true_text(
-    reading: Reading, keys: Sequence[Key], scores: Tensor, size: int, biases: Sequence[float]
-) -> TrueText:
+def true_text(scores: TextScores, size: int, biases: Sequence[float]) -> TrueText:
     """Measure the truth of one document.
 
     Args:
-        reading: The LM's pass over it.
-        keys: The phrases' tokens.
-        scores: Their logits along the truth, (T + 1, P).
+        scores: The phrases along it.
         size: Bytes of the truth.
         biases: Values of `phrase_bias`.
 
     Returns:
         Its log-probabilities.
     """
-    logits, ids = reading.logits[:-1], torch.tensor(reading.truth, device=reading.logits.device)
-    text = scored_text(
-        match_phrases(reading.truth, keys),
-        logits.gather(1, ids[:, None])[:, 0].cpu().numpy(),
-        logits.double().logsumexp(-1).cpu().numpy(),
-        scores[:-1].cpu().numpy(),
-    )
+    texts = [scores.scored(bias) for bias in biases]
     return TrueText(
-        tokens=len(reading.truth),
+        tokens=len(scores.ids),
         bytes=size,
-        bare=bare_likelihood(text),
+        bare=scores.bare_likelihood,
         biases=list(biases),
-        exact=exact_likelihood(text, biases).tolist(),
-        strict=strict_likelihood(text, biases).tolist(),
+        exact=[exact_likelihood(text) for text in texts],
+        strict=[strict_likelihood(text) for text in texts],
     )
 
 

@@ -17,6 +17,7 @@ from univerb.lab.metrics.cost import (
     extra_memory_share,
     generation_flops,
     paper_memory,
+    query_flops,
 )
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
@@ -87,12 +88,14 @@ def measured_rows(experiment: Experiment, numbers: Sequence[int], setup: Setup) 
 def shape_of(lm: DynamicLM) -> Shape:
     """Return what the formulas need to know of an LM, its phrase encoder apart."""
     parameters = sum(weight.numel() for weight in lm.model.parameters())
+    is_conditional = lm.scoring.is_conditional
     return Shape(
         vocabulary=lm.static_size,
         width=lm.width,
         layers=int(lm.model.config.get_text_config().num_hidden_layers),
         parameters=parameters,
         buffers=_bytes(lm.model) - sum(weight.nbytes for weight in lm.model.parameters()),
+        query=query_flops(lm.width, lm.encoder.config.query) if is_conditional else 0,
     )
 
 

@@ -125,14 +125,14 @@ def uncached_seconds(
     All phrases are scored in each pass. If `is_atomic`, a phrase is read as one vector, otherwise
     as its tokens.
     """
-    phrase_rows = lm.tensors(vocabulary) if vocabulary is not None else None
+    table = lm.tensors(vocabulary) if vocabulary is not None else None
     rows, seconds = _token_rows(lm, prompt), 0.0
     for piece in generation.pieces:
         began = time.perf_counter()
         states = lm.model.base_model(inputs_embeds=rows[None], use_cache=False).last_hidden_state
-        lm.embeddings.output(states[:, -1])
-        if phrase_rows is not None:
-            states[0, -1] @ phrase_rows.outputs.T + phrase_rows.bias
+        logits = lm.embeddings.output(states[:, -1])
+        if table is not None:
+            table.unit_logits(logits, states[:, -1])
         if rows.device.type != "cpu":
             torch.accelerator.synchronize(rows.device)
         seconds += time.perf_counter() - began
