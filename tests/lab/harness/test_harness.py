@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import sys
+from dataclasses import replace
 
 import datasets
 import lm_eval.tasks
@@ -15,7 +16,16 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 
-from conftest import EOS, TEXT, make_gpt2, make_llama, make_tokenizer, stir
+from conftest import (
+    EOS,
+    TEXT,
+    make_circling,
+    make_conditional,
+    make_gpt2,
+    make_llama,
+    make_tokenizer,
+    stir,
+)
 from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
@@ -35,6 +45,7 @@ from univerb.lab.harness.request_phrases import PhraseSources, read_sources
 from univerb.lab.harness.tasks import find_tasks, results_table, run_tasks
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
+from univerb.vocabulary import DynamicVocabulary
 
 LEASE = Document(TEXT, "lease.txt")
 CONTEXT = "The tenant shall pay"
@@ -196,6 +207,10 @@ class Slow:
 
     @torch.no_grad()
     def _row(self, text):
+        if self.lm.scoring.is_conditional:
+            biased = [replace(phrase, weight=phrase.weight + self.bias) for phrase in self.phrases]
+            vocabulary = DynamicVocabulary(self.lm.static_size, biased)
+            return self.lm.forward(torch.tensor([text]), vocabulary)[0, -1].double()
         read = self.lm.model(input_ids=torch.tensor([text]), output_hidden_states=True)
         vectors = torch.from_numpy(self.lm.vectors(self.phrases).outputs)
         scores = vectors @ read.hidden_states[-1][0, -1] + self.lm.head_bias() + self.bias
@@ -222,6 +237,11 @@ class TestWithPhrases:
     def model(self, lm):
         return UniverbLM(lm, PhraseSources(PHRASES), phrase_bias=BIAS)
 
+    @pytest.fixture
+    def writer(self, lm):
+        """An LM that writes phrases."""
+        return lm
+
     @pytest.mark.parametrize("text", [" the rent", " the rent on the first day", " the landlord"])
     def test_the_likelihood_is_the_sum_over_all_ways_to_write(self, lm, ids, model, text):
         slow = Slow(lm, lm.vocabulary(PHRASES), BIAS)
@@ -246,13 +266,13 @@ class TestWithPhrases:
         assert scored_ids(model, ids(CONTEXT), [], ids(" the"))[0] == (0.0, True)
 
     @pytest.mark.parametrize("bias", [-1000.0, 0.0, 3.0, 6.0, 12.0])
-    def test_greedy_is_what_the_decode_loop_writes(self, lm, ids, bias):
-        model = UniverbLM(lm, PhraseSources([LEASE]), phrase_bias=bias)
+    def test_greedy_is_what_the_decode_loop_writes(self, writer, ids, bias):
+        model = UniverbLM(writer, PhraseSources([LEASE]), phrase_bias=bias)
         context = ids(CONTEXT)
         with_phrases = generate(
-            lm,
+            writer,
             context,
-            lm.vocabulary([LEASE]),
+            writer.vocabulary([LEASE]),
             mode="unfold",
             tolerance=1.0,
             exact=True,
@@ -268,7 +288,7 @@ class TestWithPhrases:
         found = scored_ids(model, context, *(written[:size] for size in sizes))
         # A beginning is written, too, when it ends inside a phrase.
         assert [is_greedy for _, is_greedy in found] == [True] * len(found)
-        others = [[*written[: n - 1], (written[n - 1] + 1) % lm.static_size] for n in sizes]
+        others = [[*written[: n - 1], (written[n - 1] + 1) % writer.static_size] for n in sizes]
         assert not any(is_greedy for _, is_greedy in scored_ids(model, context, *others))
 
     def test_phrases_that_decoding_bars_have_no_share(self, lm):
@@ -305,6 +325,19 @@ class TestWithPhrases:
         assert scored(own, PAIRS[0]) != scored(UniverbLM(lm, sources, phrase_bias=0.0), PAIRS[0])
         with pytest.raises(OptionError, match="phrase_bias"):
             UniverbLM(lm, phrase_bias=1e9)
+
+
+class TestConditional(TestWithPhrases):
+    """The same with an encoder of the conditional form."""
+
+    @pytest.fixture
+    def lm(self):
+        return make_conditional()
+
+    @pytest.fixture
+    def writer(self):
+        # Phrases go on from the LM's own token, so its tokens must be words of the lease.
+        return make_conditional(make_circling())
 
 
 class TestSources:
