@@ -38,7 +38,7 @@ from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding.loop import generate
-from univerb.decoding.text_scores import FlatTextScores, ReadText, TextScorer, TextScores
+from univerb.decoding.text_scores import FlatTextScores, PhraseScorer, ReadText, TextScores
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import exact_likelihood
@@ -64,7 +64,7 @@ def read(lm: DynamicLM, prompt: list[int], ids: list[int], vocabulary) -> TextSc
         given = torch.tensor([[*prompt, *ids]])
         hidden = lm.model.base_model(input_ids=given).last_hidden_state[0, len(prompt) - 1 : -1]
         text = ReadText(prompt, ids, hidden, lm.embeddings.output(hidden))
-        return TextScorer(lm, vocabulary).along(text)
+        return PhraseScorer(lm, vocabulary).along(text)
 
 
 def segmentations(ids: list[int], phrases: list[tuple[int, ...]]) -> list[list[tuple[int, int]]]:

@@ -20,7 +20,7 @@ import torch
 from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.corpus import Corpus
 from univerb.decoding.choice import log_ratio
-from univerb.decoding.text_scores import ReadText, TextScorer, TextScores
+from univerb.decoding.text_scores import PhraseScorer, ReadText, TextScores
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import bits_per_byte, exact_likelihood
@@ -150,7 +150,7 @@ def _read(lm: DynamicLM, vocabulary: DynamicVocabulary, beginning: str, rest: st
     hidden = lm.model.base_model(input_ids=batch, use_cache=False).last_hidden_state
     states = hidden[0, first - 1 : -1]
     text = ReadText(ids[:first], ids[first:], states, lm.embeddings.output(states))
-    return TextScorer(lm, vocabulary).along(text)
+    return PhraseScorer(lm, vocabulary).along(text)
 
 
 def _followed(passage: TextScores, position: int, phrase: int, tolerance: float) -> _Followed:

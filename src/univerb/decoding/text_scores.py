@@ -185,7 +185,7 @@ class ConditionalTextScores(TextScores):
         return self._head.scores(token, place)
 
 
-class TextScorer:
+class PhraseScorer:
     """Scores the phrases of a vocabulary along texts.
 
     Args:

@@ -31,7 +31,7 @@ from univerb.decoding.chooser import Chooser, State
 from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.loop import decode_steps, generate
 from univerb.decoding.phrase_head import PhraseHead
-from univerb.decoding.text_scores import FlatTextScores, ReadText, TextScorer, TextScores
+from univerb.decoding.text_scores import FlatTextScores, PhraseScorer, ReadText, TextScores
 from univerb.engines.factory import engine_of
 from univerb.errors import DocumentError
 from univerb.lab.phrases import run as protocol
@@ -103,7 +103,9 @@ def scored(lm, reading, halves) -> TextScores:
     """The candidates of a document along it, as the protocol scores them."""
     vocabulary = candidate_phrases(lm, halves, None).vocabulary
     states, logits = reading.states[:-1], reading.logits[:-1]
-    return TextScorer(lm, vocabulary).along(ReadText(halves.context, halves.truth, states, logits))
+    return PhraseScorer(lm, vocabulary).along(
+        ReadText(halves.context, halves.truth, states, logits)
+    )
 
 
 @pytest.fixture
@@ -191,7 +193,7 @@ class TestReading:
 class TestTrueText:
     def test_without_phrases_exact_is_bare(self, lm, halves, reading):
         text = ReadText(halves.context, halves.truth, reading.states[:-1], reading.logits[:-1])
-        none = TextScorer(lm, lm.vocabulary()).along(text)
+        none = PhraseScorer(lm, lm.vocabulary()).along(text)
         found = true_text(none, len(halves.second), [0.0, 5.0])
         assert found.exact + found.strict == pytest.approx([found.bare] * 4)
         ids = torch.tensor(halves.truth)

@@ -1,7 +1,7 @@
 """`univerb lab phrases`: what an encoder's phrases are worth, measured on held-out text."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import Field
@@ -12,8 +12,11 @@ from univerb.cli.lab.reports import publish
 from univerb.cli.loading import load_model
 from univerb.cli.options import DECODING, AsJson, TorchFlags, make_folder
 from univerb.cli.progress import progress_bars
-from univerb.config import GenerationConfig
+from univerb.config import GenerationConfig, Profile
 from univerb.errors import OptionError
+
+if TYPE_CHECKING:
+    from univerb.lab.phrases.writing import Variants
 
 VariantName = Literal["bare", "profile", "whole", "verify", "atomic", "segmented"]
 
@@ -87,20 +90,9 @@ def phrases(
     lm.profile = lm.profile.model_copy(update=decoding.options())
     from univerb.lab.phrases.plot import plot_report
     from univerb.lab.phrases.run import PhrasesProtocol, evaluate_phrases
-    from univerb.lab.phrases.writing import (
-        RANDOM_DOCUMENTS,
-        UNTRAINED,
-        Variants,
-        standard_variants,
-        sweep_variants,
-    )
 
-    controls = [RANDOM_DOCUMENTS] * writing.random_documents + [UNTRAINED] * writing.untrained
-    known = standard_variants(lm.profile)
-    variants: Variants = {name: known[name] for name in writing.variant}
     bounds: dict[str, Any] = {"limit": limit, "limit_writing": writing.limit_writing}
     if writing.sweep:
-        variants = sweep_variants(writing.sweep_tolerance, writing.sweep_bias)
         few = min(limit, 12) if writing.limit_writing is None else writing.limit_writing
         bounds = {"limit": max(few, 1), "only_write": True}
     with progress_bars() as tell:
@@ -109,8 +101,8 @@ def phrases(
             documents,
             opened,
             PhrasesProtocol(**protocol.model_dump()),
-            variants=variants,
-            controls=controls,
+            variants=_variants(writing, lm.profile),
+            controls=_controls(writing),
             skip=skip,
             folder=out,
             progress=lambda done, total: tell("documents", done, total),
@@ -120,3 +112,18 @@ def phrases(
     publish(report, name, out, as_json)
     if out:
         plot_report(out / f"{name}.png", report)
+
+
+def _variants(writing: WritingOptions, profile: Profile) -> "Variants":
+    from univerb.lab.phrases.writing import standard_variants, sweep_variants
+
+    if writing.sweep:
+        return sweep_variants(writing.sweep_tolerance, writing.sweep_bias)
+    known = standard_variants(profile)
+    return {name: known[name] for name in writing.variant}
+
+
+def _controls(writing: WritingOptions) -> list[str]:
+    from univerb.lab.phrases.writing import RANDOM_DOCUMENTS, UNTRAINED
+
+    return [RANDOM_DOCUMENTS] * writing.random_documents + [UNTRAINED] * writing.untrained

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from univerb.corpus import open_corpus
 from univerb.corpus.corpus import Corpus
-from univerb.decoding.text_scores import TextScorer
+from univerb.decoding.text_scores import PhraseScorer
 from univerb.documents.read import read_documents
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -55,11 +55,11 @@ class RequestPhrases:
 
     def __init__(self, lm: DynamicLM, sources: PhraseSources) -> None:
         self._lm, self._sources = lm, sources
-        self._cached: tuple[str, TextScorer] | None = None
+        self._cached: tuple[str, PhraseScorer] | None = None
         if sources.corpus and sources.corpus.has_vectors:
             lm.attach(sources.corpus)
 
-    def for_context(self, context: str) -> TextScorer:
+    def for_context(self, context: str) -> PhraseScorer:
         """Return the phrases for a context, maybe none."""
         depends_on_context = self._sources.corpus or self._sources.uses_context
         query = context if depends_on_context else ""
@@ -67,11 +67,11 @@ class RequestPhrases:
             self._cached = query, self._select(query)
         return self._cached[1]
 
-    def _select(self, context: str) -> TextScorer:
+    def _select(self, context: str) -> PhraseScorer:
         lm, sources = self._lm, self._sources
         items = list(sources.items)
         if context.strip():
             if sources.corpus:
                 items += sources.corpus.select(context, lm.tokenizer, sources.k).phrases
             items += [Document(context, CONTEXT)] * sources.uses_context
-        return TextScorer(lm, lm.vocabulary(items))
+        return PhraseScorer(lm, lm.vocabulary(items))

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from univerb.decoding.text_scores import ReadText, TextScorer
+from univerb.decoding.text_scores import PhraseScorer, ReadText
 from univerb.modeling.branches import Branch, Branches
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import PhraseMatch, ScoredText, exact_likelihood, match_phrases
@@ -36,7 +36,7 @@ def likelihoods(
     lm: DynamicLM,
     context: Sequence[int],
     continuations: Sequence[Sequence[int]],
-    phrases: TextScorer,
+    phrases: PhraseScorer,
     phrase_bias: float,
 ) -> list[Likelihood]:
     """Score continuations of one context, which has at least one token.
@@ -91,7 +91,7 @@ def _likelihood(
     states: Tensor,
     context: Sequence[int],
     ids: Sequence[int],
-    phrases: TextScorer,
+    phrases: PhraseScorer,
     bias: float,
 ) -> Likelihood:
     matches = match_phrases(ids, [phrase.ids for phrase in phrases.phrases])

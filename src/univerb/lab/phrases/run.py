@@ -6,7 +6,7 @@ measures but the writing.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from univerb._version import __version__
 from univerb.config import GenerationConfig
 from univerb.corpus.corpus import Corpus
-from univerb.decoding.text_scores import ReadText, TextScorer
+from univerb.decoding.text_scores import PhraseScorer, ReadText
 from univerb.errors import DocumentError, OptionError
 from univerb.lab.metrics.repetition import words
 from univerb.lab.phrases.candidates import CandidatePhrases, candidate_phrases
@@ -41,6 +41,7 @@ from univerb.lab.phrases.writing import (
     write,
     writing_rows,
 )
+from univerb.lab.protocols.lm_scorer import Progress
 from univerb.lab.protocols.result_cache import ResultCache, results_key, short_hash
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -94,7 +95,7 @@ def evaluate_phrases(
     limit: int = 300,
     limit_writing: int | None = None,
     folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> PhrasesReport:
     """Measure phrases on held-out documents.
 
@@ -128,16 +129,7 @@ def evaluate_phrases(
     evaluation = _Evaluation(lm, corpus, protocol, cache, texts, only_write)
     rows = writing_rows(variants, controls)
     written = min(limit, limit if limit_writing is None else limit_writing) if rows else 0
-    names: list[str] = []
-    waiting = iter(texts[skip:])
-    while len(names) < limit:
-        room = written - len(names)
-        some = list(islice(waiting, min(_BATCH, room) if room > 0 else 1))
-        if not some:
-            break
-        names += evaluation.measure(some, rows if room > 0 else [])
-        if progress:
-            progress(len(names), min(limit, len(texts[skip:])))
+    names = evaluation.measure_all(texts[skip:], rows, limit, written, progress)
     if not names:
         raise DocumentError(
             f"none of {len(texts[skip:])} documents is long enough to be cut in two. Give longer "
@@ -175,7 +167,28 @@ class _Evaluation:
         self._bias = config.phrase_bias
         self._tolerance = 1.0 if config.mode == "atomic" else config.tolerance
 
-    def measure(self, documents: Sequence[Document], rows: Sequence[WritingRow]) -> list[str]:
+    def measure_all(
+        self,
+        documents: Sequence[Document],
+        rows: Sequence[WritingRow],
+        limit: int,
+        written: int,
+        progress: Progress | None,
+    ) -> list[str]:
+        """Measure documents, the first of them in writing; returns the names of those measured."""
+        names: list[str] = []
+        waiting = iter(documents)
+        while len(names) < limit:
+            room = written - len(names)
+            some = list(islice(waiting, min(_BATCH, room) if room > 0 else 1))
+            if not some:
+                break
+            names += self._measure(some, rows if room > 0 else [])
+            if progress:
+                progress(len(names), min(limit, len(documents)))
+        return names
+
+    def _measure(self, documents: Sequence[Document], rows: Sequence[WritingRow]) -> list[str]:
         """Measure what the cache lacks; returns the names of documents that are long enough."""
         wanted = [*([] if self._only_write else [_TEXT]), *map(self._label, rows)]
         names = {_name(document): document for document in documents}
@@ -252,7 +265,7 @@ class _Evaluation:
         protocol = self._protocol
         states, logits = reading.states[:-1], reading.logits[:-1]
         text = ReadText(halves.context, reading.truth, states, logits)
-        scores = TextScorer(self._lm, vocabulary).along(text)
+        scores = PhraseScorer(self._lm, vocabulary).along(text)
         seed = f"{protocol.seed} {name}"
         biases = sorted({*protocol.biases, self._bias})
         return TextFigures(
