@@ -172,6 +172,7 @@ def _walked(passage: TextScores, bias: float, tolerance: float) -> tuple[int, in
     passes = errors = position = 0
     while position < len(passage.ids):
         passes += 1
+        token = passage.token(position, tolerance)
         phrase = passage.phrase(position, tolerance, bias)
         if phrase is not None:
             followed = _followed(passage, position, phrase, tolerance)
@@ -182,8 +183,9 @@ def _walked(passage: TextScores, bias: float, tolerance: float) -> tuple[int, in
                 errors += 1
                 position += 1
                 continue
-            # After a cut the LM's token is known, but it has to be read like any other.
+            # After a cut the LM's own token is known, but it has to be read like any other.
             passes += 1
-        errors += passage.best[position] != passage.ids[position]
+            token = passage.best[position]
+        errors += token != passage.ids[position]
         position += 1
     return passes, errors

@@ -86,6 +86,10 @@ class TextScores(ABC):
     def scored(self, bias: float) -> ScoredText:
         """Return the text as its likelihood needs it, with a `phrase_bias`."""
 
+    def token(self, position: int, tolerance: float) -> int:
+        """Return the token that greedy decoding chooses at a position, or goes on from."""
+        return self.best[position]
+
     @abstractmethod
     def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
         """Return the phrase that greedy decoding chooses at a position, as an index, or None.
@@ -132,7 +136,7 @@ class FlatTextScores(TextScores):
 
 
 class ConditionalTextScores(TextScores):
-    """The conditional form: phrases go on from the token that is chosen."""
+    """The conditional form: documents vote on the token, and phrases go on from it."""
 
     def __init__(
         self,
@@ -146,12 +150,14 @@ class ConditionalTextScores(TextScores):
         self._head = head
         self._hidden = text.hidden.detach().float().cpu().numpy()
         self._before = list(text.before)
+        self._voted = numpy.array([head.voted(self._place(at)) for at in range(len(self.ids))])
         self._group_scores = functools.cache(self._score_group)
         self._greedy = functools.cache(self._go_on)
 
     def scored(self, bias: float) -> ScoredText:
         """Return the text with probabilities: each position's add up to one already."""
-        logprobs = self._token_logits - self._token_total
+        voted = self._voted.reshape(self.logits.shape)[numpy.arange(len(self.ids)), self.ids]
+        logprobs = voted - self._token_total
         matches: list[list[ScoredMatch]] = []
         for position, token in enumerate(self.ids):
             before = float(logprobs[position])
@@ -171,18 +177,30 @@ class ConditionalTextScores(TextScores):
         nothing = numpy.full(len(logprobs), -numpy.inf)
         return ScoredText(logprobs, numpy.zeros(len(logprobs)), nothing, matches)
 
-    def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
-        """Return the phrase that goes on from the LM's best token; any tolerance accepts that."""
-        return self._greedy(position, bias)
+    def token(self, position: int, tolerance: float) -> int:
+        """Return the token that the LM and the documents choose among those that it accepts."""
+        # At tolerance 0 the text is the LM's own.
+        if tolerance == 0.0:
+            return self.best[position]
+        limit = self.top[position] + log_ratio(tolerance)
+        is_accepted = self.logits[position] >= limit
+        return int(numpy.where(is_accepted, self._voted[position], -numpy.inf).argmax())
 
-    def _go_on(self, position: int, bias: float) -> int | None:
-        scores = self._group_scores(position, self.best[position])
+    def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
+        """Return the phrase that goes on from the token that is chosen."""
+        return self._greedy(position, self.token(position, tolerance), bias)
+
+    def _go_on(self, position: int, token: int, bias: float) -> int | None:
+        scores = self._group_scores(position, token)
         return scores and scores.greedy(bias)
 
     def _score_group(self, position: int, token: int) -> GroupScores | None:
+        return self._head.scores(token, self._place(position))
+
+    def _place(self, position: int) -> Place:
         text = [*self._before[-MAX_OVERLAP:], *self.ids[:position]][-MAX_OVERLAP:]
-        place = Place(self._hidden[position], self.logits[position], text, _ANY_LENGTH)
-        return self._head.scores(token, place)
+        logits = self.logits[position].astype(numpy.float32, copy=False)
+        return Place(self._hidden[position], logits, text, _ANY_LENGTH)
 
 
 class PhraseScorer:

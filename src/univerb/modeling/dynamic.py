@@ -197,7 +197,7 @@ class DynamicLM(PhraseModel):
             return None
         if view not in self._conditional_tables:
             keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
-            self._conditional_tables[view] = ConditionalTable(self.scoring, view.in_order(), keys)
+            self._conditional_tables[view] = ConditionalTable(self, view.in_order(), keys)
         return self._conditional_tables[view]
 
     def parameter_version(self) -> int:

@@ -42,8 +42,8 @@ class DynamicEmbedding(nn.Module):
 class DynamicHead(nn.Module):
     """Appends the phrases' logits to the LM's own.
 
-    It sees states, no ids. So in the conditional form a phrase gains nothing where the text is in
-    the middle of a longer one: `univerb.generate` knows the text and may choose otherwise.
+    It sees states, no ids. So in the conditional form no overlap counts: nothing gains by being the
+    rest of a phrase. `univerb.generate` knows the text and may choose otherwise.
     """
 
     def __init__(self, static: nn.Module, table: Current) -> None:

@@ -26,30 +26,24 @@ class TableTensors(NamedTuple):
     ) -> Tensor:
         """Append the phrases' logits to the LM's own.
 
-        In the conditional form the sum of all exponentials stays what it was: a first token keeps
-        what its phrases leave. Gradients then reach the LM through its own logits only.
+        In the conditional form the sum of all exponentials stays what it was, and there are no
+        gradients.
 
         Args:
             logits: The LM's own (..., V).
             hidden: The states that they come from (..., d).
             before: For the conditional form, the base tokens that each state has read, or the last
-                few of them, row by row; None if they are not known: a phrase then gains nothing
-                where the text is in the middle of a longer one.
+                few of them, row by row; None if they are not known: nothing then gains by being
+                the rest of a phrase.
 
         Returns:
             The logits (..., V + P); -inf for phrases that are not active.
         """
         if self.conditional is None:
             return torch.cat([logits, hidden @ self.outputs.T + self.bias], dim=-1)
-        phrases, shape = self.conditional, logits.shape[:-1]
-        states = hidden.detach().reshape(-1, hidden.shape[-1]).float().cpu().numpy()
-        of_phrases, stops = (
-            torch.from_numpy(share).to(logits).reshape(*shape, -1)
-            for share in phrases.log_probs(states, before)
+        own, states = (
+            given.detach().reshape(-1, given.shape[-1]).float().cpu().numpy()
+            for given in (logits, hidden)
         )
-        units = torch.cat([logits, logits.new_full((*shape, len(self.bias)), -torch.inf)], dim=-1)
-        units[..., logits.shape[-1] + phrases.indices] = (
-            logits[..., phrases.phrase_tokens] + of_phrases
-        )
-        units[..., phrases.first_tokens] += stops
-        return units
+        units = torch.from_numpy(self.conditional.unit_logits(own, states, before))
+        return units.to(logits).reshape(*logits.shape[:-1], -1)

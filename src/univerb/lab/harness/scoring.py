@@ -104,8 +104,9 @@ def _likelihood(
         text = ReadText([*context, *ids[:begin]], ids[part], states[part], logits)
         scores = phrases.along(text, matches[part])
         texts.append(scores.scored(bias))
-        for position, token in enumerate(scores.best):
+        for position in range(len(scores.ids)):
             index = scores.phrase(position, 1.0, bias)
+            token = scores.token(position, 1.0)
             best.append(token if index is None else lm.static_size + index)
     if not texts:
         return Likelihood(0.0, True)

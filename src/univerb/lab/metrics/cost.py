@@ -33,7 +33,8 @@ class Shape:
 def query_flops(width: int, residual: int) -> int:
     """Return the FLOPs of the conditional form for one state: d x d, and a residual of two layers.
 
-    All phrases count as scored, too; decoding scores those of likely first tokens.
+    All phrases count as scored, too: decoding scores those of likely first tokens, and one row for
+    each first token.
     """
     return 2 * width**2 + 4 * width * residual
 
