@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from univerb.errors import OptionError
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GenerationJob, TextSystem
 from univerb.lab.protocols.language_tables import EXTRA, NOTES, cells
@@ -62,6 +63,10 @@ def negatives_table(
     `base` has the training settings that all rows have in common; of the experiment's model only
     the name counts.
     """
+    if base.regime == "frozen":
+        raise OptionError(
+            "regime is 'frozen', which has no negatives to compare. Give full or lora."
+        )
     rows: list[SystemRow] = []
     splitter, n = "", 0
     device = str(experiment.lm.model.device)

@@ -87,12 +87,12 @@ class FrozenTask:
         numbers = [index * batch + place for place in share]
         passages = [self._cache.passage(number) for number in numbers]
         total = torch.zeros(())
-        sums = dict.fromkeys(("loss", "gain", "saved", "teacher"), 0.0)
+        sums = dict.fromkeys(("gain", "saved", "teacher"), 0.0)
         for number, passage in zip(numbers, passages, strict=True):
             terms = self._passage_terms(passage, number)
             total = total + terms["loss"] + settings.teacher * terms["teacher"]
-            for name, value in terms.items():
-                sums[name] += float(value.detach())
+            for name in sums:
+                sums[name] += float(terms[name].detach())
         # The same divisor in every process, whatever its passages have: shares add up to a mean.
         scale = 1.0 / (batch * self._config.data.block)
         total, sums = total * scale, {name: value * scale for name, value in sums.items()}
@@ -132,7 +132,9 @@ class FrozenTask:
 
     def _passage_terms(self, passage: PassageStates, number: int) -> dict[str, Tensor]:
         """Return the sums of what a passage adds to the loss and to the log."""
-        terms = {name: torch.zeros(()) for name in ("loss", "gain", "saved", "teacher")}
+        terms = {name: torch.zeros(()) for name in ("gain", "saved", "teacher")}
+        # A passage without phrases has a loss, too, of which no gradient comes.
+        terms["loss"] = self._head.stop_bias.sum() * 0.0
         settings, parts = self._config.frozen, self._stretches(passage, number)
         if not parts:
             return terms

@@ -89,6 +89,7 @@ class RetrievedPassages:
         ids = self._tokenizer.encode(own.text).offsets[: self._settings.first]
         query = own.text[: ids[-1][1]] if ids else ""
         # Some are the document's own.
-        hits = self._retriever.search(query, 2 * self._settings.chunks) if query.strip() else []
+        count = 2 * self._settings.chunks
+        hits = self._retriever.search(query, count) if count and query.strip() else []
         others = [hit.chunk for hit in hits if hit.chunk.document != own.name]
         return others[: self._settings.chunks]

@@ -33,6 +33,7 @@ class StretchLoss(NamedTuple):
     """(O,) log-probability of each option, given that its node is reached."""
 
 
+@torch.autocast("cpu", enabled=False)
 def stretch_loss(
     head: ConditionalHead,
     stretch: Stretch,
@@ -41,7 +42,7 @@ def stretch_loss(
     next_logprob: Tensor,
     unit_price: float,
 ) -> StretchLoss:
-    """Compute the loss of a stretch.
+    """Compute the loss of a stretch, in single precision: as it is scored when decoding.
 
     Args:
         head: Scores states.
@@ -77,9 +78,12 @@ def stretch_loss(
     priced = segmentations(*edges, values, unit_price)
     tokens = float(next_logprob[stretch.begin - 1 : stretch.end - 1].double().sum())
     lengths = stretch.unit_end - stretch.unit_begin
-    loss = -(torch.from_numpy(priced.posterior) * (logprob - bare)).sum()
+    expected = (torch.from_numpy(priced.posterior) * (logprob - bare)).sum()
+    gained = priced.log_likelihood - tokens
+    # It has the gradient of what is gained, but another value.
+    loss = expected.detach() - expected - gained
     saved = float((priced.posterior * (lengths - 1)).sum())
-    return StretchLoss(loss.float(), exact - tokens, priced.log_likelihood - tokens, saved, go)
+    return StretchLoss(loss.float(), exact - tokens, gained, saved, go)
 
 
 def _log_totals(scores: Tensor, choice: Tensor, stops: Tensor) -> Tensor:

@@ -56,8 +56,9 @@ def windows(
     is_number = (seen & (LETTER | DIGIT)) == DIGIT
     is_phrase = (flags & END > 0) & (seen & CONTENT > 0) & ~is_number
     is_phrase[:, : low - 1] = False
-    ids = numpy.where(is_inside, text.ids[index], 0).astype(numpy.int64)
-    return Windows(start, ids, is_phrase, hashes(ids))
+    ids = numpy.where(is_inside, text.ids[index], BREAK).astype(numpy.int64)
+    # Token 0 may be a word: behind a line's end no hash is that of any phrase.
+    return Windows(start, numpy.maximum(ids, 0), is_phrase, hashes(ids))
 
 
 def hashes(ids: Ints) -> Ints:
