@@ -153,6 +153,8 @@ def test_glue_is_indexed_and_selected_only_if_any_words_may_be(run, model, tmp_p
         assert (" of the" in selected) is (content == "none")
         assert " of the rent" in selected or " the rent" in selected
     assert " at 1" in selected
+    ran = run("generate", "x", "--corpus", corpus, "--content", "de", "--model", model)
+    assert ran.code == 1 and "--content" in ran.err and "--docs" in ran.err
     ran = run(*base, "--content", "de")
     assert ran.code == 1 and "content" in ran.err
 

@@ -19,6 +19,7 @@ from univerb.corpus.manifest import CorpusSettings
 from univerb.errors import CorpusError, DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
+from univerb.phrases.content import content_words
 from univerb.phrases.ngrams import ngrams
 
 SENTENCES = [
@@ -270,3 +271,25 @@ def test_a_corpus_without_vectors_and_one_with_either_head(heads, tmp_path):
     assert len(places) == len(keys) and (inputs is outputs) == (heads == "tied")
     with pytest.raises(CorpusError, match="other settings"):
         CorpusBuilder(full.folder, lm.tokenizer, CorpusSettings(max_words=5), lm=lm)
+
+
+def test_a_corpus_has_the_guards_of_its_settings(tmp_path):
+    lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
+    texts = [Document("Es war die Miete der Wohnung: 1,50 of the rent", "a")]
+    how = {"vectors": False, "min_count": 1}
+    offered = {}
+    for content in ("de", "en", None):
+        settings = CorpusSettings(content=content, whole_numbers=bool(content), **how)
+        corpus = build_corpus(tmp_path / f"{content}.uv", texts, lm, settings)
+        offered[content] = {
+            phrase.text
+            for others in (False, True)
+            for phrase in corpus.select("Miete rent", lm.tokenizer, others=others).phrases
+        }
+        if content:
+            stored = map(lm.tokenizer.decode, all_keys(corpus))
+            assert all(content_words(text, content) for text in stored)
+    assert " of the" in offered["de"] and " war die" not in offered["de"]
+    assert " of the" not in offered["en"] and " war die" in offered["en"]
+    assert {" of the", " war die", ",50 of the"} <= offered[None]
+    assert ",50 of the" not in offered["de"] | offered["en"] < offered[None]

@@ -11,10 +11,10 @@ from univerb.errors import OptionError
 from univerb.phrases.content import content_characters, content_words
 
 GLUE = {
-    "da": "det er ikke", "de": "das ist nicht", "en": "It is not the", "es": "el de los",
+    "da": "det er ikke", "de": "das war nicht", "en": "It is not the", "es": "el de los",
     "fr": "c'est dans l'", "it": "che non è", "ko": "그리고 우리", "nl": "het is niet",
     "no": "det er ikke", "pt": "que não é", "ru": "что он не", "sv": "det är inte",
-    "tr": "bu ve o", "zh": "我们的",
+    "tr": "ve için", "zh": "我们的",
 }  # fmt: skip
 CONTENT = {
     "da": "huslejen", "de": "Miete", "en": "rent", "es": "alquiler", "fr": "loyer",
@@ -41,7 +41,7 @@ def test_each_language_has_its_list(language: str):
         ("'the' 'rent'", ["rent"]),
         ("in 2013 and 7", ["2013", "7"]),
         ("of_the lease_term", ["lease", "term"]),
-        ("a B2B re-use", ["B2B", "use"]),
+        ("a B2B re-let", ["B2B", "let"]),
         ("the 東京 of", ["東京"]),
     ],
 )
@@ -61,7 +61,7 @@ def test_without_spaces_every_letter_outside_stop_words_counts():
     assert content_characters(text, "en").all()
 
 
-@given(st.text(st.sampled_from("ofthe rent's’_.,7é東\u0301\n") | st.characters(codec="utf-8")))
+@given(st.text(st.sampled_from("htefo rent's’_.,7é東\u0301\n") | st.characters(codec="utf-8")))
 @example("The rent's of O'Hara")
 def test_characters_of_content_are_those_of_words_that_are_not_listed(text: str):
     found = content_characters(text, "en").tolist()

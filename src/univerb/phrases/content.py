@@ -38,7 +38,8 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 def checked_language(code: str | None) -> str | None:
     """Return the code of a stop list, or None for none, if it is allowed."""
     if code is not None and (not isinstance(code, str) or code not in _LISTS):
-        raise OptionError(f"no stop list is called {shown(code)}. {did_you_mean(code, _LISTS)}")
+        problem = f"no stop list is called {shown(code)}; give none for any words."
+        raise OptionError(f"{problem} {did_you_mean(code, _LISTS)}")
     return code
 
 

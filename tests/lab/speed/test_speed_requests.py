@@ -23,6 +23,7 @@ from univerb.lab.speed.systems import (
 from univerb.lab.speed.workloads import WORKLOADS, Request, make_requests, warm_up_requests
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.content import content_words
 
 SPEED = ("lab", "speed")
 
@@ -69,7 +70,11 @@ class TestWorkloads:
         for request in requests:
             assert len(request.ids) == 32
             assert request.query == lm.tokenizer.decode(request.ids)
-            assert len(corpus.vocabulary(lm, request.query)) > 0
+            every = {phrase.ids for phrase in corpus.vocabulary(lm, request.query)}
+            # The corpus is as in the paper; what is timed is what users get.
+            offered = list(loaded(lm, "univerb-torch-verify")._phrases(request))
+            assert 0 < len(offered) < len(every) and {p.ids for p in offered} <= every
+            assert all(content_words(phrase.text) for phrase in offered)
         assert open_or_build(lm, corpus_name, None).manifest == corpus.manifest
 
     def test_answers_have_the_prompt_of_answer(self, lm, data, monkeypatch):
