@@ -53,14 +53,18 @@ def shake(lm: DynamicLM, seed: int = 1, scale: float = 0.3) -> DynamicLM:
 
 
 def make_settings(**frozen: object) -> FrozenConfig:
-    given = {"first": 16, "chunks": 3, "input_every": 2, "input_phrases": 6, "input_context": 48}
+    # A chunk is longer than a passage here: passages have none before them.
+    given = {"first": 16, "chunks": 3, "context_share": 0.0}
+    given |= {"input_every": 2, "input_phrases": 6, "input_context": 48}
     return FrozenConfig.model_validate(given | frozen)
 
 
-def make_config(steps: int = 6, run: dict | None = None, **frozen: object) -> TrainingConfig:
+def make_config(
+    steps: int = 6, run: dict | None = None, block: int = 96, **frozen: object
+) -> TrainingConfig:
     shape = {"batch": 2, "accumulate": 1, "save_every": 2, "validate_every": 3} | (run or {})
     return TrainingConfig(
-        data=DataConfig(documents=("text",), block=96, passages=4),
+        data=DataConfig(documents=("text",), block=block, passages=4),
         frozen=make_settings(**frozen),
         optimiser=OptimiserConfig(rate=3e-3),
         run=RunConfig(steps=steps, **shape),
@@ -101,5 +105,5 @@ def make_task(
     return FrozenTask(lm, config, cache, make_cache(folder, lm, config), processes)
 
 
-def states_of(lm: DynamicLM, index: int = 0, **frozen: object) -> PassageStates:
-    return read_states(lm, make_passages(lm, make_config(**frozen)).text(index))
+def states_of(lm: DynamicLM, index: int = 0, **settings: object) -> PassageStates:
+    return read_states(lm, make_passages(lm, make_config(**settings)).text(index))

@@ -18,7 +18,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.distillation import distillation_loss
-from univerb.training.frozen.input_loss import input_losses
+from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import GROUP, PassageStates, StateCache
 from univerb.training.frozen.stretch_loss import stretch_loss
 from univerb.training.frozen.stretches import PooledStretch, option_vectors, stretches
@@ -170,12 +170,12 @@ class FrozenTask:
         distance = last - rows.start
         near = rows.take((distance >= 0) & (distance < settings.input_context // 2))
         chosen = torch.randperm(len(near.start), generator=generator)[: settings.input_phrases]
+        some, lengths = near.take(chosen.numpy()), _draw_lengths(near, generator)[chosen]
+        base = context_begin(some, lengths, settings.input_context)
         share = self._processes.share(len(chosen))
         # A process without phrases feeds one that does not count: all make the same calls.
-        mine = chosen[share.start : share.stop] if share else chosen[:1]
-        lengths = _draw_lengths(near, generator)[mine]
-        some = near.take(mine.numpy())
-        losses = input_losses(self._lm, passage.ids, some, lengths, settings.input_context)
+        mine = slice(share.start, share.stop) if share else slice(1)
+        losses = input_losses(self._lm, passage.ids, some.take(mine), lengths[mine], base)
         return losses.learned.sum() * bool(share) / len(chosen)
 
 

@@ -26,8 +26,8 @@ class Windows(NamedTuple):
     keys: Ints
     """(S, L) a hash of these tokens."""
 
-    def take(self, index: Ints | Flags) -> "Windows":
-        """Return some of the windows, by number or by a mask (S,)."""
+    def take(self, index: Ints | Flags | slice) -> "Windows":
+        """Return some of the windows, by number, by a mask (S,) or as a part."""
         return Windows(self.start[index], self.ids[index], self.is_phrase[index], self.keys[index])
 
     @classmethod
