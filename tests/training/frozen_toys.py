@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.phrases.tokenized import BREAK, CONTENT, DIGIT, END, LETTER, START, TokenArrays
-from univerb.training.frozen.pools import CandidatePool, Stretch, stretch
+from univerb.training.frozen.pools import CandidateTree, Stretch, stretch
 from univerb.training.frozen.windows import windows
 
 SIZES = (2, 4)
@@ -67,7 +67,7 @@ def overlap_of(key: Key, before: list[int], keys: set[Key]) -> int:
     return max((n for n in sizes if (*before[-n:], *key) in keys), default=0)
 
 
-def keys_of(pool: CandidatePool) -> list[Key]:
+def keys_of(pool: CandidateTree) -> list[Key]:
     return [
         tuple(row[:length]) for row, length in zip(pool.ids.tolist(), pool.length, strict=True)
     ]
@@ -79,14 +79,14 @@ class Toy(NamedTuple):
     text: TokenArrays
     begin: int
     end: int
-    pool: CandidatePool
+    pool: CandidateTree
     stretch: Stretch
     keys: set[Key]
 
 
 def make_toy(text: TokenArrays, other: TokenArrays, begin: int, options=None, seed=0) -> Toy:
     end = len(text.ids) - 1
-    pool = CandidatePool.of(windows(other, SIZES))
+    pool = CandidateTree.of(windows(other, SIZES))
     made = stretch(
         pool,
         text.ids,

@@ -30,7 +30,7 @@ from univerb.phrase import Document
 from univerb.phrases.guards import PAPER_GUARDS, Guards, is_number
 from univerb.phrases.tokenized import BREAK, tokenize_lines, tokenize_text
 from univerb.tokenizer import Tokenizer
-from univerb.training.frozen.pools import CandidatePool
+from univerb.training.frozen.pools import CandidateTree
 from univerb.training.frozen.windows import Windows, windows
 
 HF = make_tokenizer()
@@ -103,7 +103,7 @@ def test_token_0_is_not_what_stands_behind_a_line():
 
 @given(texts(0, 40), texts(0, 20))
 def test_a_pool_is_the_tree_of_its_phrases(text, other):
-    pool = CandidatePool.of(Windows.joined(windows(text, SIZES), windows(other, SIZES)))
+    pool = CandidateTree.of(Windows.joined(windows(text, SIZES), windows(other, SIZES)))
     wanted = all_phrases(
         phrases_at(text, 0, len(text.ids)), phrases_at(other, 0, len(other.ids))
     )
@@ -124,7 +124,7 @@ def test_a_pool_is_the_tree_of_its_phrases(text, other):
 
 @given(texts(1, 40))
 def test_a_pool_and_the_tree_of_decoding_have_the_same_nodes(text):
-    pool = CandidatePool.of(windows(text, SIZES))
+    pool = CandidateTree.of(windows(text, SIZES))
     assume(len(pool.keys))
     keys, tree = keys_of(pool), PhraseTree(keys_of(pool))
     parents = [None if p < 0 else keys[tree.order[p]] for p in tree.parent.tolist()]

@@ -8,12 +8,12 @@ all phrases that share that first token: which of them the LM would go on to wri
 import torch
 from torch import Tensor
 
-from univerb.training.frozen.pools import CandidatePool, Stretch
+from univerb.training.frozen.pools import CandidateTree, Stretch
 from univerb.training.frozen.states import PassageStates
 
 
 def distillation_loss(
-    pool: CandidatePool, stretch: Stretch, go: Tensor, passage: PassageStates, output_weight: Tensor
+    pool: CandidateTree, stretch: Stretch, go: Tensor, passage: PassageStates, output_weight: Tensor
 ) -> Tensor:
     """Compare the choice among phrases with the LM's second tokens, where it first goes on.
 

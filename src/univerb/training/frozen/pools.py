@@ -20,7 +20,7 @@ Floats = NDArray[numpy.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class CandidatePool:
+class CandidateTree:
     """Phrases as a tree; a node is a first token (0 to F - 1) or a phrase (F to F + K - 1)."""
 
     first: Ints
@@ -37,7 +37,7 @@ class CandidatePool:
     """(F + K + 1,) where the phrases under each node begin among `children`."""
 
     @classmethod
-    def of(cls, windows: Windows) -> "CandidatePool":
+    def of(cls, windows: Windows) -> "CandidateTree":
         """Collect the phrases of windows."""
         row, column = numpy.nonzero(windows.is_phrase)
         keys, index = numpy.unique(windows.keys[row, column], return_index=True)
@@ -90,7 +90,7 @@ class Stretch:
     size: Ints
     """(C,) number of phrases under the node, whether or not all are among the options."""
     option: Ints
-    """(O,) phrases, as indices into `CandidatePool.keys`."""
+    """(O,) phrases, as indices into `CandidateTree.keys`."""
     choice: Ints
     """(O,) the choice that each is an option of."""
     log_weight: Floats
@@ -117,7 +117,7 @@ class _Reached(NamedTuple):
 
 
 def stretch(
-    pool: CandidatePool,
+    pool: CandidateTree,
     ids: NDArray[numpy.int32],
     truth: Windows,
     span: tuple[int, int],
@@ -169,7 +169,7 @@ def stretch(
     )
 
 
-def _reached(pool: CandidatePool, truth: Windows, end: int) -> _Reached:
+def _reached(pool: CandidateTree, truth: Windows, end: int) -> _Reached:
     root = pool.roots(truth.ids[:, 0])
     truth, root = truth.take(root >= 0), root[root >= 0]
     phrase = pool.phrases(truth.keys)
@@ -184,7 +184,7 @@ def _reached(pool: CandidatePool, truth: Windows, end: int) -> _Reached:
 
 
 def _options(
-    pool: CandidatePool,
+    pool: CandidateTree,
     nodes: Ints,
     is_true: Flags,
     max_options: int | None,
@@ -213,7 +213,7 @@ def _options(
     )
 
 
-def _overlaps(pool: CandidatePool, ids: NDArray[numpy.int32], start: Ints, option: Ints) -> Ints:
+def _overlaps(pool: CandidateTree, ids: NDArray[numpy.int32], start: Ints, option: Ints) -> Ints:
     """Count the tokens before places that are, together with an option, a phrase of the pool."""
     overlap = numpy.zeros(len(option), dtype=numpy.int64)
     width = pool.ids.shape[1]
@@ -227,7 +227,7 @@ def _overlaps(pool: CandidatePool, ids: NDArray[numpy.int32], start: Ints, optio
 
 
 def _paths(
-    pool: CandidatePool, reached: _Reached, choice_of: Ints, option: Ints, choice: Ints
+    pool: CandidateTree, reached: _Reached, choice_of: Ints, option: Ints, choice: Ints
 ) -> tuple[Ints, Ints]:
     """Return (unit, option) for all that leads to each reached node, (unit, choice) for stops."""
     places = {pair: i for i, pair in enumerate(zip(choice.tolist(), option.tolist(), strict=True))}

@@ -10,7 +10,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.phrases.hashing import Ints
 from univerb.training.config import FrozenConfig
-from univerb.training.frozen.pools import CandidatePool, Stretch, stretch
+from univerb.training.frozen.pools import CandidateTree, Stretch, stretch
 from univerb.training.frozen.states import PassageStates
 from univerb.training.frozen.windows import Windows, windows
 
@@ -21,7 +21,7 @@ _MIN_TOKENS = 16
 class PooledStretch(NamedTuple):
     """A stretch and its candidates."""
 
-    pool: CandidatePool
+    pool: CandidateTree
     stretch: Stretch
 
 
@@ -49,7 +49,7 @@ def stretches(
         own = windows(passage.text, settings.sizes, passage.begin, begin)
         # Also those that begin a little earlier: the text may be in the middle of one.
         near = passage.text.ids[max(begin - MAX_OVERLAP, 0) : begin]
-        pool = CandidatePool.of(_beginning_as(numpy.append(truth.ids[:, 0], near), own, retrieved))
+        pool = CandidateTree.of(_beginning_as(numpy.append(truth.ids[:, 0], near), own, retrieved))
         if len(pool.keys):
             span, ids = (begin, end), passage.text.ids
             made = stretch(pool, ids, truth, span, settings.max_options, generator)
