@@ -137,6 +137,33 @@ def test_no_probability_is_lost(lm):
     assert whole == pytest.approx(numpy.logaddexp.reduce(at.logits.astype("f8")), abs=1e-4)
 
 
+def test_documents_vote_as_the_trained_head_says(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
+    at, keys = place(lm, "It is agreed that the tenant"), keys_of(vocabulary)
+    tokens = sorted({key[0] for key in keys})
+    overlap = [
+        max(n for n in range(5) if not n or any(k[: n + 1] == (*at.ids[-n:], t) for k in keys))
+        for t in tokens
+    ]
+    assert max(overlap) >= 2
+    hidden, logits = torch.from_numpy(at.hidden)[None], torch.from_numpy(at.logits)
+    conditional_head = lm.encoder.conditional
+    with torch.no_grad():
+        alone = lm.encoder.encode([Phrase((t,), "") for t in tokens], lm.embeddings).outputs
+        own = logits.log_softmax(-1)[tokens][None]
+        scores = conditional_head.query(hidden) @ alone.T
+        part, chosen = conditional_head.voted(hidden, scores, own, torch.tensor([overlap]))
+        expected = logits.softmax(-1) * torch.sigmoid(-part)
+        expected[tokens] += torch.sigmoid(part) * chosen[0].exp()
+    voted = head(lm, vocabulary).voted(at)
+    numpy.testing.assert_allclose(
+        torch.from_numpy(voted).softmax(-1), expected, rtol=1e-3, atol=1e-7
+    )
+    assert numpy.logaddexp.reduce(voted.astype("f8")) == pytest.approx(
+        numpy.logaddexp.reduce(at.logits.astype("f8")), abs=1e-4
+    )
+
+
 @given(extra=st.sets(st.integers(0, 60), max_size=12), gone=st.sets(st.integers(0, 40)))
 @settings(max_examples=15, deadline=None)
 def test_phrases_of_other_tokens_change_nothing(extra, gone):

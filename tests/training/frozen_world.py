@@ -8,9 +8,11 @@ import torch
 
 from conftest import MAKERS, TEXT, make_tokenizer
 from univerb.config import EncoderConfig
+from univerb.documents.chunks import chunked
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.retrieval.base import Retriever
+from univerb.retrieval.methods import ChunkIndex
 from univerb.training.config import (
     DataConfig,
     FrozenConfig,
@@ -19,7 +21,7 @@ from univerb.training.config import (
     TrainingConfig,
 )
 from univerb.training.frozen.frozen_task import FrozenTask
-from univerb.training.frozen.retrieved import ChunkIndex, RetrievedPassages
+from univerb.training.frozen.retrieved import RetrievedPassages
 from univerb.training.frozen.states import PassageStates, StateCache, read_states
 from univerb.training.processes import Processes
 from univerb.training.training_passages import Passages
@@ -78,7 +80,7 @@ def make_passages(
     retriever: Retriever | None = None,
 ) -> RetrievedPassages:
     passages = Passages(documents, lm.tokenizer, config.data.block)
-    found = retriever or ChunkIndex(documents)
+    found = retriever or ChunkIndex([c for document in documents for c in chunked(document)])
     return RetrievedPassages(passages, found, lm.tokenizer, config.frozen, config.run.seed)
 
 

@@ -27,7 +27,6 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.retrieval.base import Hit
 from univerb.training.frozen import states
-from univerb.training.frozen.retrieved import ChunkIndex
 from univerb.training.frozen.states import GROUP, PassageStates, read_states
 from univerb.training.frozen.stretches import spans, stretches
 from univerb.training.frozen.windows import windows
@@ -95,13 +94,6 @@ def test_retrieval_is_asked_with_the_first_tokens_of_a_passage(lm):
         text = passages._passages.text(0, index).text
         assert text.startswith(shelf.asked[-1][0])
         assert len(lm.tokenizer.encode(shelf.asked[-1][0]).ids) == 20
-
-
-def test_the_index_of_the_documents_ranks_their_chunks():
-    documents = [Document("Rent is due. " * 3, "a"), Document("Repairs of a roof. " * 3, "b")]
-    index = ChunkIndex(documents)
-    assert [hit.chunk.document for hit in index.search("the roof", 1)] == ["b"]
-    assert index.search("the roof", 0) == []
 
 
 def test_a_corpus_retrieves_and_may_be_asked_for_nothing(lm, tmp_path):
@@ -187,15 +179,15 @@ def test_candidates_are_those_of_chunks_and_of_the_text_before(lm, share):
     settings = make_settings(context_share=share, max_options=None)
     parts = stretches(passage, settings, numpy.random.default_rng(0))
     assert [(p.stretch.begin, p.stretch.end) for p in parts] == spans(passage, settings.first)
-    for pool, made in parts:
+    for pool, made, votes in parts:
         found = {tuple(row[:n]) for row, n in zip(pool.ids.tolist(), pool.length, strict=True)}
         allowed = keys_in(windows(passage.pool, settings.sizes))
         allowed |= keys_in(windows(passage.text, settings.sizes, passage.begin, made.begin))
         text = passage.text.ids.tolist()
-        firsts = {text[at] for at in windows(passage.text, (2, 8), made.begin, made.end).start}
-        near = set(text[made.begin - 4 : made.begin])
-        assert found == {key for key in allowed if key[0] in firsts | near}
+        near = set(text[made.begin - 4 : made.end])
+        assert found == {key for key in allowed if key[0] in near}
         assert len(made.option)
+        assert set(votes.tokens.tolist()) == {key[0] for key in allowed}
     # What stands before the passage is not the user's text: it is among the chunks anyway.
     assert bool(passage.begin) == bool(share)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy
+from numpy.typing import NDArray
 
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import Choice, accepted_tokens, accepts, choose
@@ -36,9 +37,11 @@ class Chooser:
         self._sampler = sampler
         self._head = head
         self._is_atomic = config.mode == "atomic"
-        # In the conditional form, greedily, phrases go on from the LM's own token.
-        self._takes_best_token = sampler.is_greedy and isinstance(head, ConditionalPhraseHead)
         self._tolerance = config.tolerance
+        # In the conditional form documents vote on the token, and phrases go on from it.
+        self._voting = head if isinstance(head, ConditionalPhraseHead) else None
+        if not self._is_atomic and config.tolerance == 0.0:
+            self._voting = None
         self._no_repeat = config.no_repeat_ngram_size
         self.masked_tokens: frozenset[int] = frozenset()
         """Tokens that may not follow for now."""
@@ -56,14 +59,27 @@ class Chooser:
             The choice.
         """
         allowed, masked = self._allowed(state.logits, ids)
-        phrases = self._phrases(Place(*state, ids, max_length), allowed)
+        place = Place(*state, ids, max_length)
+        if self._voting is not None:
+            place = place._replace(logits=self._voting.voted(place))
+            allowed = numpy.where(self._accepted(allowed, ids), place.logits, -numpy.inf)
+        phrases = self._phrases(place, allowed)
         if phrases is not None and masked:
             phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
-        return choose(state.logits, allowed, phrases, self._sampler, [*ids, *units])
+        return choose(place.logits, allowed, phrases, self._sampler, [*ids, *units])
+
+    def _accepted(self, allowed: Floats, ids: list[int]) -> NDArray[numpy.bool_]:
+        """Return which tokens documents may vote for: greedily in `unfold`, those it accepts."""
+        if self._is_atomic or not self._sampler.is_greedy or self._tolerance == 1.0:
+            return allowed > -numpy.inf
+        filtered = self._sampler.filtered(allowed, ids)
+        is_accepted = numpy.zeros(len(allowed), dtype=bool)
+        is_accepted[accepted_tokens(filtered, self._tolerance)] = True
+        return is_accepted & (allowed > -numpy.inf)
 
     def may_choose(self, token: int, logits: Floats, ids: list[int]) -> bool:
         """Tell at no cost whether a token may be chosen: a greedy choice has only one."""
-        if not self._sampler.is_greedy:
+        if self._voting is not None or not self._sampler.is_greedy:
             return True
         allowed, _ = self._allowed(logits, ids)
         return int(self._sampler.filtered(allowed, ids).argmax()) == token
@@ -105,10 +121,11 @@ class Chooser:
         """Score the phrases that may be chosen; in `unfold` those whose first token is accepted."""
         if self._head is None or (self._tolerance == 0.0 and not self._is_atomic):
             return None
-        if self._is_atomic and not self._takes_best_token:
+        takes_best = self._voting is not None and self._sampler.is_greedy
+        if self._is_atomic and not takes_best:
             return self._head.logits(place)
         filtered = self._sampler.filtered(allowed, place.ids)
-        if self._takes_best_token:
+        if takes_best:
             best = numpy.array([filtered.argmax()])
             return self._head.logits_by_first_token(best, place)
         if self._tolerance == 1.0:

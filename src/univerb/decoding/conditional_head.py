@@ -5,7 +5,7 @@ tokens are looked at, and nothing else changes. Greedily that is one token: the 
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place, TokenShare
 from univerb.engines.base import Floats, Ints
 from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree
+from univerb.modeling.scoring import Votes
+from univerb.phrase import Phrase
 
 
 class _Group:
@@ -47,6 +49,8 @@ class ConditionalPhraseHead(PhraseHead):
     def __init__(self, *parts: Any) -> None:  # noqa: ANN401  (as `PhraseHead`)
         super().__init__(*parts)
         self._groups: dict[int, _Group] = {}
+        self._first_tokens = numpy.empty(0, numpy.int64)
+        self._token_vectors = numpy.empty((0, 0), numpy.float32)
 
     def update(self) -> None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
@@ -54,6 +58,30 @@ class ConditionalPhraseHead(PhraseHead):
         super().update()
         if self._view is not before:
             self._groups = {}
+            self._first_tokens = self._active_first_tokens()
+
+    def _active_first_tokens(self) -> Ints:
+        """Encode the tokens that phrases begin with, each as a phrase of its own."""
+        if self._view is None:
+            return numpy.empty(0, numpy.int64)
+        tokens = numpy.unique(self._view.first_tokens[self._bias > -numpy.inf])
+        texts = self._lm.tokenizer.decode_all([[token] for token in tokens.tolist()])
+        alone = [Phrase((t,), text) for t, text in zip(tokens.tolist(), texts, strict=True)]
+        self._token_vectors = self._lm.vectors(alone).outputs.astype(numpy.float32, copy=False)
+        return tokens
+
+    def voted(self, place: Place) -> Floats:
+        """Return the logits (V,) of the next token, with the documents' vote."""
+        tokens = self._first_tokens
+        if not len(tokens):
+            return place.logits
+        # Not `@`: its threads would wait for those of llama.cpp.
+        scores = numpy.vecdot(self._token_vectors, self._lm.scoring.query(place.hidden))
+        overlap = numpy.zeros(len(tokens), dtype=numpy.int64)
+        for size, keys in self._longer(place.ids, ()):
+            following = {key[size] for key in keys if len(key) > size}
+            overlap[numpy.isin(tokens, list(following))] = size
+        return self._lm.scoring.voted(place.hidden, place.logits, Votes(tokens, scores, overlap))
 
     def logits(self, place: Place) -> PhraseLogits | None:
         """Score the phrases that begin with the likeliest tokens; `exact` with any."""
@@ -116,16 +144,21 @@ class ConditionalPhraseHead(PhraseHead):
         """Count the last tokens of a text that are, together with a phrase, a phrase as well."""
         overlaps = numpy.zeros(len(group.keys), dtype=numpy.int64)
         token = group.keys[0][0]
-        for size in range(1, min(MAX_OVERLAP, len(ids)) + 1):
-            before = tuple(ids[-size:])
-            longer = self._group(before[0]).sorted_keys
-            begin = (*before, token)
-            for key in longer[bisect_left(longer, begin) :]:
-                if key[: size + 1] != begin:
-                    break
+        for size, keys in self._longer(ids, (token,)):
+            for key in keys:
                 if (place := group.place.get(key[size:])) is not None:
                     overlaps[place] = size
         return overlaps
+
+    def _longer(self, ids: Sequence[int], following: Key) -> Iterator[tuple[int, list[Key]]]:
+        """Yield, for the last one, two … tokens, the phrases that begin with them and others."""
+        for size in range(1, min(MAX_OVERLAP, len(ids)) + 1):
+            begin = (*ids[-size:], *following)
+            keys = self._group(begin[0]).sorted_keys
+            first = bisect_left(keys, begin)
+            # Nothing is larger than what begins so, but for what comes after it.
+            end = bisect_left(keys, (*begin[:-1], begin[-1] + 1))
+            yield size, keys[first:end]
 
     def _group(self, token: int) -> _Group:
         if token not in self._groups:

@@ -5,7 +5,9 @@ larger than the rest. Phrases are scored against q = z + a residual of z that st
 z is the state in coordinates in which all directions are alike. At each node of the phrase tree
 they compete with "stop here", whose score depends on the state and on how many phrases go on from
 there. A phrase scores higher where the text is in the middle of a longer one: where the last tokens
-and the phrase are together a candidate, too. `scoring` computes the same without torch.
+and the phrase are together a candidate, too. The documents also vote on the next token: with a
+probability that the state gives, one of the tokens that phrases begin with is chosen by the LM's
+own logits and the same kind of scores. `scoring` computes all this without torch.
 """
 
 import torch
@@ -39,6 +41,10 @@ class ConditionalHead(nn.Module):
         self.stop_gate = nn.Parameter(torch.zeros(2, hidden_size))
         # A nat for each token is a cautious beginning.
         self.overlap = nn.Parameter(torch.arange(1.0, MAX_OVERLAP + 1))
+        self.vote_overlap = nn.Parameter(torch.arange(1.0, MAX_OVERLAP + 1))
+        # By the longest overlap of any token: rare where the text is in the middle of no phrase.
+        self.vote_bias = nn.Parameter(torch.linspace(-3.0, 0.0, MAX_OVERLAP + 1))
+        self.vote_gate = nn.Parameter(torch.zeros(hidden_size))
 
     @torch.no_grad()
     def fit(self, states: Tensor) -> None:
@@ -56,8 +62,28 @@ class ConditionalHead(nn.Module):
         return query
 
     def bonus(self, overlap: Tensor) -> Tensor:
-        """Return what is added to the scores of phrases by the tokens (N,) that lead to them."""
-        return torch.cat([self.overlap.new_zeros(1), self.overlap])[overlap]
+        """Return what is added to the scores of phrases by the tokens that lead to them."""
+        return nn.functional.pad(self.overlap, (1, 0))[overlap]
+
+    def voted(
+        self, hidden: Tensor, scores: Tensor, logprobs: Tensor, overlap: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Let the documents vote on the next token.
+
+        Args:
+            hidden: (T, d), the LM's states.
+            scores: (T, F), of the tokens that phrases begin with.
+            logprobs: (T, F), the LM's own log-probabilities of them.
+            overlap: (T, F), the tokens before that lead to each.
+
+        Returns:
+            (T,) the logit of the documents' part, and (T, F) log-probabilities in it.
+        """
+        bonus = nn.functional.pad(self.vote_overlap, (1, 0))[overlap]
+        chosen = (logprobs + scores + bonus).log_softmax(-1)
+        gate = (hidden @ self.whiten) @ self.vote_gate
+        # In the middle of a word, or before a mark, documents that begin phrases have no say.
+        return self.vote_bias[overlap.amax(-1)] + gate + logprobs.logsumexp(-1), chosen
 
     def stops(self, hidden: Tensor, is_phrase: Tensor, sizes: Tensor) -> Tensor:
         """Return the logits (N,) of stopping at nodes of the tree.

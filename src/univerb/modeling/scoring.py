@@ -5,8 +5,9 @@ vector and the state. In the `conditional` form a phrase takes its share of what
 first token (`phrase_tree`, `conditional`).
 """
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -14,6 +15,17 @@ from numpy.typing import NDArray
 from univerb.modeling.phrase_tree import PhraseTree
 
 Floats = NDArray[numpy.float32]
+
+
+class Votes(NamedTuple):
+    """What documents say about the next token."""
+
+    tokens: NDArray[numpy.int64]
+    """(F,) the tokens that phrases begin with."""
+    scores: Floats
+    """(F,) of each as a phrase of one token."""
+    overlap: NDArray[numpy.int64]
+    """(F,) the last tokens that are, together with each, the beginning of a phrase."""
 
 
 class Scoring:
@@ -53,6 +65,35 @@ class Scoring:
         scores: Floats = gates[..., kind] + parts["stop_count"][kind] * numpy.log(tree.sizes)
         return scores
 
+    def voted(self, hidden: Floats, logits: Floats, votes: Votes) -> Floats:
+        """Let the documents vote on the next token.
+
+        Args:
+            hidden: (d,) the LM's state.
+            logits: (V,) its logits.
+            votes: What the documents say.
+
+        Returns:
+            (V,) logits with both parts of the choice; their logsumexp is that of the LM's.
+        """
+        parts = self._parts
+        total = _log_sum(logits)
+        own = logits[votes.tokens] - total
+        bonus = numpy.append(numpy.float32(0.0), parts["vote_overlap"])[votes.overlap]
+        scores = own + votes.scores + bonus
+        chosen = scores - _log_sum(scores)
+        gate = float(hidden @ parts["whiten"] @ parts["vote_gate"])
+        part = float(parts["vote_bias"][votes.overlap.max()]) + gate + _log_sum(own)
+        result = logits - numpy.float32(numpy.logaddexp(0.0, part))
+        by_documents = total - float(numpy.logaddexp(0.0, -part)) + chosen
+        result[votes.tokens] = numpy.logaddexp(result[votes.tokens], by_documents)
+        return result
+
     def bonus(self, overlap: NDArray[numpy.int64]) -> Floats:
         """Return what is added to the scores of phrases by the tokens that lead to them."""
         return numpy.append(numpy.float32(0.0), self._parts["overlap"])[overlap]
+
+
+def _log_sum(values: Floats) -> float:
+    highest = float(values.max())
+    return highest + math.log(float(numpy.exp(values - numpy.float32(highest)).sum()))

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModel
 
+from univerb.documents.chunks import chunked
 from univerb.errors import OptionError
 from univerb.locations import cache_directory
 from univerb.modeling.backbones import load_backbone
@@ -15,10 +16,11 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
 from univerb.retrieval.base import Retriever
+from univerb.retrieval.methods import ChunkIndex
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.frozen_task import FrozenTask
-from univerb.training.frozen.retrieved import ChunkIndex, RetrievedPassages
+from univerb.training.frozen.retrieved import RetrievedPassages
 from univerb.training.frozen.states import StateCache
 from univerb.training.mixed_task import MixedTask
 from univerb.training.negatives import Generator
@@ -66,7 +68,7 @@ def make_task(
             "the frozen regime trains the conditional form of the choice. Give encoder.form: "
             "conditional, or use full or lora."
         )
-    found = retriever or ChunkIndex(documents)
+    found = retriever or ChunkIndex([c for document in documents for c in chunked(document)])
     reader = lm if config.frozen.states == "float32" else _reader(config, str(processes.device))
     return FrozenTask(
         lm,

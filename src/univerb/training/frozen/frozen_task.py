@@ -20,8 +20,12 @@ from univerb.training.config import TrainingConfig
 from univerb.training.frozen.distillation import distillation_loss
 from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import GROUP, PassageStates, StateCache
-from univerb.training.frozen.stretch_loss import stretch_loss
-from univerb.training.frozen.stretches import PooledStretch, option_vectors, stretches
+from univerb.training.frozen.stretches import (
+    PooledStretch,
+    loss_of,
+    stretch_vectors,
+    stretches,
+)
 from univerb.training.frozen.validation import validate_frozen
 from univerb.training.frozen.windows import Windows, windows
 from univerb.training.processes import Processes
@@ -138,22 +142,14 @@ class FrozenTask:
         settings, parts = self._config.frozen, self._stretches(passage, number)
         if not parts:
             return terms
-        each_vectors = option_vectors(self._lm, parts)
         output_weight = self._lm.embeddings.output_weight
-        for part, vectors in zip(parts, each_vectors, strict=True):
-            made = stretch_loss(
-                self._head,
-                part.stretch,
-                vectors,
-                passage.hidden,
-                passage.next_logprob,
-                settings.unit_price,
-            )
+        for part, vectors in zip(parts, stretch_vectors(self._lm, parts), strict=True):
+            made = loss_of(self._lm, part, vectors, passage, settings.unit_price)
             terms["loss"] = terms["loss"] + made.loss
             terms["gain"] += made.gain
             terms["saved"] += made.saved
             if settings.teacher:
-                kl = distillation_loss(*part, made.go, passage, output_weight)
+                kl = distillation_loss(part.pool, part.stretch, made.go, passage, output_weight)
                 terms["teacher"] = terms["teacher"] + kl
         return terms
 

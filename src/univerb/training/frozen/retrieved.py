@@ -1,21 +1,17 @@
 """Passages with what retrieval brings for them, as a user's text has it at run time."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
 
-from univerb.documents.chunks import Chunk, chunked
+from univerb.documents.chunks import Chunk
 from univerb.phrase import Document
 from univerb.phrases.tokenized import TokenArrays, tokenize_lines
-from univerb.retrieval.base import Hit, Retriever
-from univerb.retrieval.bm25 import BM25
+from univerb.retrieval.base import Retriever
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import FrozenConfig
 from univerb.training.training_passages import Passages, TextPassage
 
-# Texts whose words are counted at a time.
-_SHARD = 4096
 _GAP = "\n\n"
 
 
@@ -30,20 +26,6 @@ class RetrievedText(NamedTuple):
     """The first token of the passage itself."""
     pool: TokenArrays
     """The retrieved chunks."""
-
-
-class ChunkIndex:
-    """The chunks of a run's documents, ranked by BM25: the retriever where no corpus is named."""
-
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self._chunks = [chunk for document in documents for chunk in chunked(document)]
-        texts = [chunk.text for chunk in self._chunks]
-        parts = [texts[begin : begin + _SHARD] for begin in range(0, len(texts), _SHARD)]
-        self._index = BM25().index([BM25().features(part) for part in parts])
-
-    def search(self, query: str, k: int) -> list[Hit]:
-        """Return at most `k` chunks, best first."""
-        return [Hit(self._chunks[number], score) for number, score in self._index.rank(query, k)]
 
 
 class RetrievedPassages:

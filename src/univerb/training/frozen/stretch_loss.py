@@ -12,11 +12,12 @@ one is the paper's L_p, in which only the longest phrases are right.
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from univerb.modeling.conditional import ConditionalHead
 from univerb.modeling.likelihood import segmentations
 from univerb.training.frozen.pools import Stretch
+from univerb.training.frozen.votes import Ballot
 
 
 class StretchLoss(NamedTuple):
@@ -40,6 +41,7 @@ def stretch_loss(
     vectors: Tensor,
     hidden: Tensor,
     next_logprob: Tensor,
+    voted_logprob: Tensor,
     unit_price: float,
 ) -> StretchLoss:
     """Compute the loss of a stretch, in single precision: as it is scored when decoding.
@@ -50,6 +52,7 @@ def stretch_loss(
         vectors: (O, d) the output vectors of its options.
         hidden: (N, d) the LM's states after each token of the passage.
         next_logprob: (N,) the LM's log-probability of the token that follows each.
+        voted_logprob: (T,) that of each token of the stretch, with the documents' vote.
         unit_price: Nats that a unit less is worth.
 
     Returns:
@@ -68,8 +71,7 @@ def stretch_loss(
     total = _log_totals(scores, choice, stops)
     go, stop = scores - total[choice], stops - total
     begin = torch.from_numpy(stretch.unit_begin)
-    bare = next_logprob[begin - 1].double()
-    logprob = bare
+    logprob = voted_logprob[begin - stretch.begin].double()
     for parts, (unit, index) in ((go, stretch.taken), (stop, stretch.stopped)):
         chosen = parts[torch.from_numpy(index)].double()
         logprob = logprob.index_add(0, torch.from_numpy(unit), chosen)
@@ -78,7 +80,7 @@ def stretch_loss(
     priced = segmentations(*edges, values, unit_price)
     tokens = float(next_logprob[stretch.begin - 1 : stretch.end - 1].double().sum())
     lengths = stretch.unit_end - stretch.unit_begin
-    expected = (torch.from_numpy(priced.posterior) * (logprob - bare)).sum()
+    expected = (torch.from_numpy(priced.posterior) * logprob).sum()
     gained = priced.log_likelihood - tokens
     # It has the gradient of what is gained, but another value.
     loss = expected.detach() - expected - gained
@@ -92,3 +94,42 @@ def _log_totals(scores: Tensor, choice: Tensor, stops: Tensor) -> Tensor:
     shares = (scores - highest[choice]).exp()
     total = (stops - highest).exp().index_add(0, choice, shares)
     return highest + total.log()
+
+
+@torch.autocast("cpu", enabled=False)
+def voted_logprobs(
+    head: ConditionalHead,
+    ballot: Ballot,
+    vectors: Tensor,
+    output_rows: Tensor,
+    hidden: Tensor,
+    logsumexp: Tensor,
+    logprob: Tensor,
+) -> Tensor:
+    """Return the log-probability (T,) of each token of a stretch, with the documents' vote.
+
+    In single precision, too.
+
+    Args:
+        head: Scores states.
+        ballot: The tokens that are voted on.
+        vectors: (F, d) their output vectors, each as a phrase of one token.
+        output_rows: (F, d) the LM's output rows of them.
+        hidden: (T, d) the LM's states before each token of the stretch.
+        logsumexp: (T,) of its logits there.
+        logprob: (T,) the LM's own log-probability of each.
+
+    Returns:
+        log(P(LM's part) P_LM(token) + P(documents' part) P_documents(token)).
+    """
+    if not len(ballot.tokens):
+        return logprob
+    states = hidden.float()
+    own = states @ output_rows.T - logsumexp[:, None]
+    own = own + torch.from_numpy(ballot.log_weight).float()
+    scores = head.query(states) @ vectors.T
+    part, chosen = head.voted(states, scores, own, torch.from_numpy(ballot.overlap))
+    truth = torch.from_numpy(ballot.truth)
+    named = chosen.gather(1, truth.clamp_min(0)[:, None])[:, 0].masked_fill(truth < 0, -torch.inf)
+    by_lm = nn.functional.logsigmoid(-part) + logprob
+    return torch.logaddexp(by_lm, nn.functional.logsigmoid(part) + named)

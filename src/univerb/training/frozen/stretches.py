@@ -1,5 +1,6 @@
 """A passage as stretches, each with the candidates that it would have at run time."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
@@ -12,6 +13,8 @@ from univerb.phrases.hashing import Ints
 from univerb.training.config import FrozenConfig
 from univerb.training.frozen.pools import CandidateTree, Stretch, stretch
 from univerb.training.frozen.states import PassageStates
+from univerb.training.frozen.stretch_loss import StretchLoss, stretch_loss, voted_logprobs
+from univerb.training.frozen.votes import Ballot, ballot
 from univerb.training.frozen.windows import Windows, windows
 
 # Shorter rests of a passage are left out.
@@ -23,6 +26,7 @@ class PooledStretch(NamedTuple):
 
     pool: CandidateTree
     stretch: Stretch
+    ballot: Ballot
 
 
 def spans(passage: PassageStates, first: int) -> list[tuple[int, int]]:
@@ -47,36 +51,52 @@ def stretches(
     for begin, end in spans(passage, settings.first):
         truth = windows(passage.text, settings.sizes, begin, end)
         own = windows(passage.text, settings.sizes, passage.begin, begin)
+        phrases = Windows.joined(own, retrieved)
+        phrases = phrases.take(numpy.flatnonzero(phrases.is_phrase.any(1)))
         # Also those that begin a little earlier: the text may be in the middle of one.
-        near = passage.text.ids[max(begin - MAX_OVERLAP, 0) : begin]
-        pool = CandidateTree.of(_beginning_as(numpy.append(truth.ids[:, 0], near), own, retrieved))
+        near = passage.text.ids[max(begin - MAX_OVERLAP, 0) : end]
+        pool = CandidateTree.of(phrases.take(numpy.isin(phrases.ids[:, 0], near)))
         if len(pool.keys):
-            span, ids = (begin, end), passage.text.ids
-            made = stretch(pool, ids, truth, span, settings.max_options, generator)
-            result.append(PooledStretch(pool, made))
+            span, ids, limit = (begin, end), passage.text.ids, settings.max_options
+            made = stretch(pool, ids, truth, span, limit, generator)
+            votes = ballot(phrases, ids, span, limit, generator)
+            result.append(PooledStretch(pool, made, votes))
     return result
 
 
-def _beginning_as(tokens: Ints, *parts: Windows) -> Windows:
-    """Return the windows that begin with one of some tokens: others are never a choice."""
-    some = Windows.joined(*parts)
-    return some.take(numpy.isin(some.ids[:, 0], tokens) & some.is_phrase.any(1))
+class StretchVectors(NamedTuple):
+    """The output vectors that a stretch needs."""
+
+    options: Tensor
+    """(O, d) of its options."""
+    votes: Tensor
+    """(F, d) of the tokens that are voted on."""
 
 
-def option_vectors(lm: DynamicLM, parts: list[PooledStretch]) -> list[Tensor]:
-    """Encode the options of stretches, each phrase once; returns (O, d) for each stretch."""
+def stretch_vectors(lm: DynamicLM, parts: Sequence[PooledStretch]) -> list[StretchVectors]:
+    """Encode what stretches need, each phrase and each token once."""
     used = [numpy.unique(part.stretch.option) for part in parts]
+    tokens = numpy.unique(numpy.concatenate([part.ballot.tokens for part in parts]))
+    width = parts[0].pool.ids.shape[1]
+    alone = numpy.zeros((len(tokens), width), dtype=numpy.int64)
+    alone[:, 0] = tokens
+    each = list(zip(parts, used, strict=True))
     keys, index = numpy.unique(
-        numpy.concatenate([part.pool.keys[u] for part, u in zip(parts, used, strict=True)]),
-        return_index=True,
+        numpy.concatenate([part.pool.keys[some] for part, some in each]), return_index=True
     )
-    ids = numpy.concatenate([part.pool.ids[u] for part, u in zip(parts, used, strict=True)])[index]
-    length = numpy.concatenate([part.pool.length[u] for part, u in zip(parts, used, strict=True)])[
-        index
-    ]
-    outputs = encode_outputs(lm, ids, length)
-    places = [numpy.searchsorted(keys, part.pool.keys[part.stretch.option]) for part in parts]
-    return [outputs[torch.from_numpy(place)] for place in places]
+    ids = numpy.concatenate([part.pool.ids[some] for part, some in each])[index]
+    length = numpy.concatenate([part.pool.length[some] for part, some in each])[index]
+    outputs = encode_outputs(
+        lm,
+        numpy.concatenate([alone, ids]),
+        numpy.concatenate([numpy.ones(len(tokens), numpy.int64), length]),
+    )
+    result = []
+    for part in parts:
+        voted = torch.from_numpy(numpy.searchsorted(tokens, part.ballot.tokens))
+        place = numpy.searchsorted(keys, part.pool.keys[part.stretch.option]) + len(tokens)
+        result.append(StretchVectors(outputs[torch.from_numpy(place)], outputs[voted]))
+    return result
 
 
 def encode_outputs(lm: DynamicLM, ids: Ints, length: Ints) -> Tensor:
@@ -95,3 +115,27 @@ def encode_outputs(lm: DynamicLM, ids: Ints, length: Ints) -> Tensor:
             hidden.float(), last, lm.embeddings.output_weight[rows[:, 0]]
         )[1]
     return outputs
+
+
+def loss_of(
+    lm: DynamicLM,
+    part: PooledStretch,
+    vectors: StretchVectors,
+    passage: PassageStates,
+    unit_price: float,
+) -> StretchLoss:
+    """Compute the loss of a stretch of a passage."""
+    head, made = lm.encoder.conditional, part.stretch
+    assert head is not None
+    before = slice(made.begin - 1, made.end - 1)
+    voted = voted_logprobs(
+        head,
+        part.ballot,
+        vectors.votes,
+        lm.embeddings.output_weight[torch.from_numpy(part.ballot.tokens)],
+        passage.hidden[before],
+        passage.logsumexp[before],
+        passage.next_logprob[before],
+    )
+    text = passage.hidden, passage.next_logprob
+    return stretch_loss(head, made, vectors.options, *text, voted, unit_price)

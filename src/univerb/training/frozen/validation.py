@@ -9,8 +9,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import PassageStates, StateCache
-from univerb.training.frozen.stretch_loss import stretch_loss
-from univerb.training.frozen.stretches import option_vectors, stretches
+from univerb.training.frozen.stretches import loss_of, stretch_vectors, stretches
 from univerb.training.frozen.windows import windows
 
 # Passages from one in which phrases are fed as vectors to the next.
@@ -33,14 +32,11 @@ def validate_frozen(lm: DynamicLM, cache: StateCache, config: TrainingConfig) ->
     """
     sums: dict[str, float] = defaultdict(float)
     settings = config.frozen.model_copy(update={"max_options": None})
-    head = lm.encoder.conditional
-    assert head is not None
     for index in range(config.data.passages):
         passage = cache.passage(index)
         parts = stretches(passage, settings, numpy.random.default_rng(0))
-        for part, vectors in zip(parts, option_vectors(lm, parts) if parts else [], strict=True):
-            text = passage.hidden, passage.next_logprob
-            made = stretch_loss(head, part.stretch, vectors, *text, settings.unit_price)
+        for part, vectors in zip(parts, stretch_vectors(lm, parts) if parts else [], strict=True):
+            made = loss_of(lm, part, vectors, passage, settings.unit_price)
             sums["gain"] += made.gain
             sums["saved"] += made.saved
             sums["score"] -= made.priced
