@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy
 import pytest
@@ -47,12 +48,21 @@ def make_head(seed: int, query: int) -> ConditionalHead:
     return head
 
 
-def make_states(toy: Toy, seed: int) -> tuple[Tensor, Tensor]:
+class States(NamedTuple):
     """States of an LM that never was, and its log-probabilities of the next token."""
+
+    hidden: Tensor
+    next_logprob: Tensor
+    voted: Tensor
+    """With the vote of documents, for the tokens of the stretch."""
+
+
+def make_states(toy: Toy, seed: int) -> States:
     draw = torch.Generator().manual_seed(seed)
     size = len(toy.text.ids) - 1
     hidden = torch.randn(size, WIDTH, generator=draw).half()
-    return hidden, -torch.rand(size, generator=draw) * 4
+    bare, voted = -torch.rand(2, size, generator=draw) * 4
+    return States(hidden, bare, voted[: toy.end - toy.begin].clone().requires_grad_())
 
 
 def make_vectors(toy: Toy, seed: int) -> dict[Key, Tensor]:
@@ -60,21 +70,23 @@ def make_vectors(toy: Toy, seed: int) -> dict[Key, Tensor]:
     return {key: torch.randn(WIDTH, generator=draw) * 2 for key in sorted(toy.keys)}
 
 
-def loss_of(head, toy: Toy, vectors: dict[Key, Tensor], states, price: float) -> StretchLoss:
+def loss_of(
+    head, toy: Toy, vectors: dict[Key, Tensor], states: States, price: float
+) -> StretchLoss:
     keys = keys_of(toy.pool)
     rows = [vectors[keys[option]] for option in toy.stretch.option]
     stacked = torch.stack(rows) if rows else torch.empty(0, WIDTH)
     return stretch_loss(head, toy.stretch, stacked, *states, price)
 
 
-def logprobs(head: ConditionalHead, toy: Toy, vectors, states) -> Logprobs:
+def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logprobs:
     """The log-probability of every unit of the text, as decoding computes it."""
     parts = {name: tensor.detach().numpy() for name, tensor in head.state_dict().items()}
     scoring, result = Scoring(parts), {}
-    hidden, bare = states[0].float().numpy(), states[1].double().numpy()
+    hidden, voted = states.hidden.float().numpy(), states.voted.tolist()
     ids = toy.text.ids.tolist()
     for start in range(toy.begin, toy.end):
-        state, own = hidden[start - 1], float(bare[start - 1])
+        state, own = hidden[start - 1], voted[start - toy.begin]
         result[start, start + 1] = own
         keys = sorted(key for key in toy.keys if key[0] == ids[start])
         if not keys or start not in word_starts(toy.text, toy.begin, toy.end):
@@ -107,7 +119,7 @@ def test_the_likelihood_is_the_sum_over_all_segmentations(text, other, begin, qu
     head, states, vectors = make_head(1, query), make_states(toy, 2), make_vectors(toy, 3)
     made = loss_of(head, toy, vectors, states, price)
     values = logprobs(head, toy, vectors, states)
-    bare = float(states[1][begin - 1 : toy.end - 1].double().sum())
+    bare = float(states.next_logprob[begin - 1 : toy.end - 1].double().sum())
     exact, _ = total_of(toy, values, 0.0)
     priced, saved = total_of(toy, values, price)
     assert made.gain + bare == pytest.approx(exact, abs=1e-4)
@@ -115,16 +127,16 @@ def test_the_likelihood_is_the_sum_over_all_segmentations(text, other, begin, qu
     assert float(made.loss.detach()) == pytest.approx(-made.priced, abs=1e-4)
     assert made.saved == pytest.approx(saved, abs=1e-4)
     if not toy.keys:
-        assert made.gain == made.saved == 0.0
+        assert made.saved == 0.0
+        assert made.gain == pytest.approx(float(states.voted.detach().sum()) - bare, abs=1e-4)
 
 
-def direct_loss(head: ConditionalHead, toy: Toy, vectors, states, price: float) -> Tensor:
+def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price: float) -> Tensor:
     """The same sum in torch, node by node, for autograd."""
-    hidden, bare = states[0].to(torch.float64), states[1].to(torch.float64)
-    ids = toy.text.ids.tolist()
+    hidden, ids = states.hidden.double(), toy.text.ids.tolist()
 
     def unit_logprob(start: int, end: int) -> Tensor:
-        key, value = tuple(ids[start:end]), bare[start - 1]
+        key, value = tuple(ids[start:end]), states.voted[start - toy.begin]
         if start not in word_starts(toy.text, toy.begin, toy.end):
             return value
         state = hidden[start - 1][None]
@@ -156,10 +168,14 @@ def test_the_gradient_is_that_of_the_sum(text, other, query, price):
     assume(len(toy.stretch.option))
     states, head = make_states(toy, 5), make_head(6, query)
     exact_head = copy.deepcopy(head).double()
+    double_states = states._replace(voted=states.voted.detach().double().requires_grad_())
     vectors = {key: v.requires_grad_() for key, v in make_vectors(toy, 7).items()}
     doubles = {key: v.detach().double().requires_grad_() for key, v in vectors.items()}
     loss_of(head, toy, vectors, states, price).loss.backward()
-    direct_loss(exact_head, toy, doubles, states, price).backward()
+    direct_loss(exact_head, toy, doubles, double_states, price).backward()
+    torch.testing.assert_close(
+        states.voted.grad, double_states.voted.grad.float(), rtol=1e-3, atol=1e-5
+    )
     for key, vector in vectors.items():
         wanted = doubles[key].grad
         given_grad = torch.zeros(WIDTH) if vector.grad is None else vector.grad
@@ -168,6 +184,9 @@ def test_the_gradient_is_that_of_the_sum(text, other, query, price):
     for (name, mine), theirs in zip(
         head.named_parameters(), exact_head.parameters(), strict=True
     ):
+        if name.startswith("vote"):
+            assert mine.grad is None
+            continue
         expected = torch.zeros_like(mine) if theirs.grad is None else theirs.grad.float()
         torch.testing.assert_close(mine.grad, expected, rtol=1e-3, atol=1e-5, msg=name)
 
@@ -218,8 +237,8 @@ def test_on_average_a_sample_has_the_total_of_all_options():
 # Distillation
 
 
-def passage_of(toy: Toy, states, weight: Tensor) -> PassageStates:
-    hidden, next_logprob = states
+def passage_of(toy: Toy, states: States, weight: Tensor) -> PassageStates:
+    hidden, next_logprob, _ = states
     logsumexp = (hidden.float() @ weight.T).logsumexp(-1)
     ids = torch.from_numpy(toy.text.ids[:-1].copy())
     return PassageStates(

@@ -26,11 +26,13 @@ from univerb.decoding.phrase_head import Place
 from univerb.engines.torch.phrase_weights import TorchPhraseWeights
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.likelihood import segmentations
 from univerb.phrase import Document, Phrase
 from univerb.training.frozen.frozen_task import FrozenTask
-from univerb.training.frozen.stretch_loss import stretch_loss
-from univerb.training.frozen.stretches import option_vectors, stretches
+from univerb.training.frozen.states import PassageStates
+from univerb.training.frozen.stretches import loss_of, stretch_vectors, stretches
 from univerb.training.frozen.validation import validate_frozen
+from univerb.training.frozen.windows import Windows, windows
 from univerb.training.processes import Processes
 from univerb.training.trainer import train
 
@@ -40,56 +42,68 @@ SHORT = [Document("Rent is due.", "a"), Document("Day by day.", "b")]
 # Training and decoding
 
 
+def decoding_head(lm: DynamicLM, passage: PassageStates, begin: int) -> ConditionalPhraseHead:
+    """Score the phrases of the chunks and of the text before a stretch, as decoding does."""
+    sizes = make_settings().sizes
+    own = windows(passage.text, sizes, passage.begin, begin)
+    found = Windows.joined(own, windows(passage.pool, sizes))
+    rows, columns = numpy.nonzero(found.is_phrase)
+    keys = {tuple(found.ids[r, : c + 1].tolist()) for r, c in zip(rows, columns, strict=True)}
+    vocabulary = lm.vocabulary([Phrase(key, lm.tokenizer.decode(key)) for key in sorted(keys)])
+    weights, config = TorchPhraseWeights(torch.device("cpu")), GenerationConfig(phrase_bias=0.0)
+    head = ConditionalPhraseHead(lm, weights, vocabulary, config, frozenset())
+    head.update()
+    return head
+
+
 @pytest.mark.parametrize(("name", "share"), [("gpt2", 0.0), ("llama", 0.0), ("llama", 1.0)])
-def test_a_phrase_is_as_likely_in_training_as_in_decoding(name, share):
+def test_a_text_is_as_likely_in_training_as_in_decoding(name, share):
     lm = shake(make_lm(name))
     lm.encoder.eval()
     # With room for a chunk before the passage.
-    passage = states_of(lm, 2, block=320, context_share=share, context_chunks=1)
+    settings = {"block": 320, "context_share": share, "context_chunks": 1, "max_options": None}
+    passages = (states_of(lm, index, **settings) for index in range(16))
+    passage = next(each for each in passages if len(each.ids) - each.begin > 60)
     assert bool(passage.begin) == bool(share)
-    settings = make_settings(max_options=None)
-    parts = stretches(passage, settings, numpy.random.default_rng(0))
-    (pool, made), vectors = parts[-1], option_vectors(lm, parts)[-1]
-    text = passage.hidden, passage.next_logprob
+    parts = stretches(passage, make_settings(max_options=None), numpy.random.default_rng(0))
+    part, vectors = parts[-1], stretch_vectors(lm, parts)[-1]
+    made, pool = part.stretch, part.pool
+    head = decoding_head(lm, passage, made.begin)
     with torch.no_grad():
-        go = stretch_loss(lm.encoder.conditional, made, vectors, *text, 1.0).go
-    keys = [tuple(row[:n]) for row, n in zip(pool.ids.tolist(), pool.length, strict=True)]
-    phrases = [Phrase(key, lm.tokenizer.decode(key)) for key in keys]
-    vocabulary = lm.vocabulary(phrases)
-    head = ConditionalPhraseHead(
-        lm,
-        TorchPhraseWeights(torch.device("cpu")),
-        vocabulary,
-        GenerationConfig(phrase_bias=0.0),
-        frozenset(),
-    )
-    head.update()
-    ids, compared = passage.ids.tolist(), 0
-    for choice, state in enumerate(made.state.tolist()):
-        hidden = passage.hidden[state].float()
-        place = Place(hidden.numpy(), numpy.zeros(lm.static_size), ids[: state + 1], 99)
-        options = numpy.flatnonzero(made.choice == choice)
-        token = keys[made.option[options[0]]][0]
-        scored = head.logits_by_first_token(numpy.array([token]), place)
-        found = dict(zip(scored.indices.tolist(), scored.logits.tolist(), strict=True))
-        # A phrase that goes on to nothing has all that the text gives to it.
-        for option in options:
-            phrase = int(made.option[option])
-            is_leaf = not pool.sizes[len(pool.first) + phrase]
-            if is_leaf and not made.is_phrase[choice]:
-                compared += 1
-                assert found[phrase] == pytest.approx(float(go[option]), abs=2e-3)
-    assert compared > 20
+        found = loss_of(lm, part, vectors, passage, 1.0)
+        logits = lm.embeddings.output(passage.hidden.float()).numpy()
+    ids, values = passage.ids.tolist(), {}
+    for begin, end in zip(made.unit_begin.tolist(), made.unit_end.tolist(), strict=True):
+        place = Place(passage.hidden[begin - 1].float().numpy(), logits[begin - 1], ids[:begin], 99)
+        voted = head.voted(place)
+        value = voted[ids[begin]] - numpy.logaddexp.reduce(logits[begin - 1])
+        if begin in made.state + 1:
+            scored = head.logits_by_first_token(
+                numpy.array([ids[begin]]), place._replace(logits=numpy.zeros_like(voted))
+            )
+            units = [head.vocabulary.phrase(lm.static_size + i).ids for i in scored.indices]
+            shares = dict(zip(units, scored.logits.tolist(), strict=True))
+            shares[ids[begin],] = scored.shares[ids[begin]].stop
+            value += shares[tuple(ids[begin:end])]
+        values[begin, end] = float(value)
+    assert len(values) > len(range(made.begin, made.end)) and len(pool.keys) > 20
+    edges = (numpy.array(side) for side in zip(*values, strict=True))
+    total = segmentations(*edges, numpy.array([*values.values()])).log_likelihood
+    bare = float(passage.next_logprob[made.begin - 1 : made.end - 1].sum())
+    assert found.gain + bare == pytest.approx(total, rel=2e-3)
 
 
 def test_the_vectors_of_options_are_those_of_the_encoder():
     lm = shake(make_lm())
+    lm.encoder.eval()
     parts = stretches(states_of(lm, 2), make_settings(), numpy.random.default_rng(0))
-    for (pool, made), vectors in zip(parts, option_vectors(lm, parts), strict=True):
-        keys = [tuple(pool.ids[o, : pool.length[o]].tolist()) for o in made.option]
-        with torch.no_grad():
-            wanted = lm.encoder.encode([Phrase(key, "") for key in keys], lm.embeddings).outputs
-        torch.testing.assert_close(vectors, wanted, rtol=1e-4, atol=1e-5)
+    for (pool, made, votes), vectors in zip(parts, stretch_vectors(lm, parts), strict=True):
+        options = [tuple(pool.ids[o, : pool.length[o]].tolist()) for o in made.option]
+        tokens = [(token,) for token in votes.tokens.tolist()]
+        for keys, mine in ((options, vectors.options), (tokens, vectors.votes)):
+            with torch.no_grad():
+                wanted = lm.encoder.encode([Phrase(key, "") for key in keys], lm.embeddings)
+            torch.testing.assert_close(mine, wanted.outputs, rtol=1e-4, atol=1e-5)
 
 
 # A run
@@ -99,7 +113,7 @@ def test_the_vectors_of_options_are_those_of_the_encoder():
 def test_training_raises_the_gain_and_leaves_the_lm_alone(tmp_path, name):
     lm = make_lm(name)
     before = {name: value.clone() for name, value in lm.model.state_dict().items()}
-    config = make_config(steps=40)
+    config = make_config(steps=25, input_every=1, input_phrases=24)
     task = make_task(tmp_path / "states", lm, config)
     lm.encoder.eval()
     first = task.validate()
@@ -235,9 +249,8 @@ def test_validation_is_the_exact_likelihood_of_held_out_text(tmp_path):
         passage = cache.passage(index)
         settings = make_settings(max_options=None)
         parts = stretches(passage, settings, numpy.random.default_rng(5))
-        for part, vectors in zip(parts, option_vectors(lm, parts), strict=True):
-            text = passage.hidden, passage.next_logprob
-            made = stretch_loss(lm.encoder.conditional, part.stretch, vectors, *text, 1.0)
+        for part, vectors in zip(parts, stretch_vectors(lm, parts), strict=True):
+            made = loss_of(lm, part, vectors, passage, 1.0)
             gain, tokens = gain + made.gain, tokens + part.stretch.end - part.stretch.begin
     assert found["gain"] == pytest.approx(gain / tokens, rel=1e-4)
     assert found["score"] <= -found["gain"]
@@ -280,8 +293,8 @@ def test_what_a_run_exports_is_loaded_and_decodes(exported, mode):
         assert torch.equal(again.encoder.state_dict()[name], value), name
     vocabulary = lm.vocabulary(DOCUMENTS[:2])
     # Drawn: the LM's best tokens are no words.
-    sampling = {"max_tokens": 60, "temperature": 1.0, "mode": mode}
-    profile = {"tolerance": 1.0} if mode == "unfold" else {}
+    sampling = {"max_tokens": 60, "temperature": 1.0, "mode": mode, "ignore_eos": True}
+    profile = {"phrase_bias": 8.0} | ({"tolerance": 1.0} if mode == "unfold" else {})
     written = univerb.generate(lm, TEXT[:60], vocabulary, **sampling, **profile)
     plain = univerb.generate(lm, TEXT[:60], **sampling)
     assert ids_of(written) and (mode != "verify" or ids_of(written) == ids_of(plain))
