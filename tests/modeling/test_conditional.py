@@ -52,7 +52,9 @@ def test_numpy_scores_as_torch_does(query):
     assert kinds.any() and not kinds.all() and len(set(tree.sizes.tolist())) > 1
     with torch.no_grad():
         close(scoring.query(hidden.numpy()), head.query(hidden))
-        wanted = torch.stack([head.stops(row.expand(len(sizes), -1), kinds, sizes) for row in hidden])
+        wanted = torch.stack(
+            [head.stops(row.expand(len(sizes), -1), kinds, sizes) for row in hidden]
+        )
         close(scoring.stops(tree, hidden.numpy()), wanted)
         close(scoring.stops(tree, hidden[0].numpy()), wanted[0])
         overlaps = torch.arange(MAX_OVERLAP + 1)

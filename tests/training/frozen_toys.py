@@ -68,9 +68,7 @@ def overlap_of(key: Key, before: list[int], keys: set[Key]) -> int:
 
 
 def keys_of(pool: CandidateTree) -> list[Key]:
-    return [
-        tuple(row[:length]) for row, length in zip(pool.ids.tolist(), pool.length, strict=True)
-    ]
+    return [tuple(row[:length]) for row, length in zip(pool.ids.tolist(), pool.length, strict=True)]
 
 
 class Toy(NamedTuple):

@@ -1,4 +1,4 @@
-"""A tiny world for the frozen regime: documents that say the same things, and an LM to read them."""
+"""A tiny world for the frozen regime: documents that say the same things, and their LM."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,7 +25,6 @@ from univerb.training.frozen.retrieved import RetrievedPassages
 from univerb.training.frozen.states import PassageStates, StateCache, read_states
 from univerb.training.processes import Processes
 from univerb.training.training_passages import Passages
-
 
 
 def make_lease(first: int) -> str:

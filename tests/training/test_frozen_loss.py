@@ -181,23 +181,12 @@ def test_the_gradient_is_that_of_the_sum(text, other, query, price):
         given_grad = torch.zeros(WIDTH) if vector.grad is None else vector.grad
         expected = torch.zeros(WIDTH) if wanted is None else wanted.float()
         torch.testing.assert_close(given_grad, expected, rtol=1e-3, atol=1e-5)
-    for (name, mine), theirs in zip(
-        head.named_parameters(), exact_head.parameters(), strict=True
-    ):
+    for (name, mine), theirs in zip(head.named_parameters(), exact_head.parameters(), strict=True):
         if name.startswith("vote"):
             assert mine.grad is None
             continue
         expected = torch.zeros_like(mine) if theirs.grad is None else theirs.grad.float()
         torch.testing.assert_close(mine.grad, expected, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_scores_stay_in_single_precision_where_the_encoder_has_half():
-    toy = repeated()
-    head, states, vectors = make_head(1, 3), make_states(toy, 2), make_vectors(toy, 3)
-    plain = loss_of(head, toy, vectors, states, 1.0)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = loss_of(head, toy, vectors, states, 1.0)
-    assert torch.equal(plain.loss, half.loss) and torch.equal(plain.go, half.go)
 
 
 def repeated() -> Toy:

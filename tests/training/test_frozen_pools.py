@@ -104,9 +104,7 @@ def test_token_0_is_not_what_stands_behind_a_line():
 @given(texts(0, 40), texts(0, 20))
 def test_a_pool_is_the_tree_of_its_phrases(text, other):
     pool = CandidateTree.of(Windows.joined(windows(text, SIZES), windows(other, SIZES)))
-    wanted = all_phrases(
-        phrases_at(text, 0, len(text.ids)), phrases_at(other, 0, len(other.ids))
-    )
+    wanted = all_phrases(phrases_at(text, 0, len(text.ids)), phrases_at(other, 0, len(other.ids)))
     keys = keys_of(pool)
     assert len(keys) == len(wanted) and set(keys) == wanted
     assert pool.first.tolist() == sorted({key[0] for key in wanted})

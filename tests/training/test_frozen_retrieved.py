@@ -163,7 +163,7 @@ def test_stretches_are_as_long_as_what_comes_before_and_cover_the_rest(begin, si
     passage = PassageStates(ids, None, begin, None, nothing, nothing, nothing, nothing)
     found = spans(passage, first)
     for start, end in found:
-        assert 16 <= end - start
+        assert end - start >= 16
         assert end - start == start - begin or end == len(ids)
         assert end - start <= start - begin
     covered = [at for start, end in found for at in range(start, end)]

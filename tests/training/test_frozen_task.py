@@ -106,6 +106,17 @@ def test_the_vectors_of_options_are_those_of_the_encoder():
             torch.testing.assert_close(mine, wanted.outputs, rtol=1e-4, atol=1e-5)
 
 
+def test_scores_stay_in_single_precision_where_the_encoder_has_half():
+    lm = shake(make_lm())
+    passage = states_of(lm, 2)
+    parts = stretches(passage, make_settings(), numpy.random.default_rng(0))
+    for part, vectors in zip(parts, stretch_vectors(lm, parts), strict=True):
+        plain = loss_of(lm, part, vectors, passage, 1.0)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = loss_of(lm, part, vectors, passage, 1.0)
+        assert torch.equal(plain.loss, half.loss) and torch.equal(plain.go, half.go)
+
+
 # A run
 
 
@@ -181,9 +192,7 @@ class Stop(Exception):
     """A run is killed."""
 
 
-@pytest.mark.parametrize(
-    ("name", "keep"), [("llama", None), ("gpt2", None), ("llama", 1)], ids=str
-)
+@pytest.mark.parametrize(("name", "keep"), [("llama", None), ("gpt2", None), ("llama", 1)], ids=str)
 def test_a_run_that_stopped_ends_with_the_same_bits(tmp_path, name, keep):
     """GPT-2's layers have dropout: what it drew is drawn again."""
     torch.set_num_threads(1)

@@ -143,12 +143,3 @@ def test_votes_are_sampled_and_the_true_ones_kept():
     error = numpy.std(totals) / math.sqrt(300)
     assert 0 < abs(numpy.mean(totals) - values.sum()) < 4 * error
     assert not make_ballot(CROWDED, CROWD, 1, 37).log_weight.any()
-
-
-def test_votes_stay_in_single_precision_where_the_encoder_has_half():
-    found, draw = make_ballot(CROWDED, CROWD, 1), torch.Generator().manual_seed(2)
-    parts = [torch.randn(size, WIDTH, generator=draw) for size in (40, 40, 4)]
-    numbers = torch.zeros(4), -torch.ones(4)
-    plain = voted_logprobs(make_head(), found, *parts, *numbers)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(voted_logprobs(make_head(), found, *parts, *numbers), plain)

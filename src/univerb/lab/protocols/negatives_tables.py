@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from univerb.errors import OptionError
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GenerationJob, TextSystem
 from univerb.lab.protocols.language_tables import EXTRA, NOTES, cells
@@ -63,10 +62,6 @@ def negatives_table(
     `base` has the training settings that all rows have in common; of the experiment's model only
     the name counts.
     """
-    if base.regime == "frozen":
-        raise OptionError(
-            "regime is 'frozen', which has no negatives to compare. Give full or lora."
-        )
     rows: list[SystemRow] = []
     splitter, n = "", 0
     device = str(experiment.lm.model.device)

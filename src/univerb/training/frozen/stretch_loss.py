@@ -34,7 +34,6 @@ class StretchLoss(NamedTuple):
     """(O,) log-probability of each option, given that its node is reached."""
 
 
-@torch.autocast("cpu", enabled=False)
 def stretch_loss(
     head: ConditionalHead,
     stretch: Stretch,
@@ -44,7 +43,7 @@ def stretch_loss(
     voted_logprob: Tensor,
     unit_price: float,
 ) -> StretchLoss:
-    """Compute the loss of a stretch, in single precision: as it is scored when decoding.
+    """Compute the loss of a stretch.
 
     Args:
         head: Scores states.
@@ -96,7 +95,6 @@ def _log_totals(scores: Tensor, choice: Tensor, stops: Tensor) -> Tensor:
     return highest + total.log()
 
 
-@torch.autocast("cpu", enabled=False)
 def voted_logprobs(
     head: ConditionalHead,
     ballot: Ballot,
@@ -107,8 +105,6 @@ def voted_logprobs(
     logprob: Tensor,
 ) -> Tensor:
     """Return the log-probability (T,) of each token of a stretch, with the documents' vote.
-
-    In single precision, too.
 
     Args:
         head: Scores states.
