@@ -15,6 +15,7 @@ from univerb.modeling.likelihood import (
     exact_likelihood,
     match_phrases,
     scored_text,
+    segmentations,
     strict_likelihood,
 )
 
@@ -196,3 +197,48 @@ def test_phrases_that_cannot_be_chosen_change_nothing():
 def test_no_text_has_probability_one():
     text = scored_text(match_phrases([], [(1, 2)]), [], [], numpy.zeros((0, 1)))
     assert exact_likelihood(text) == strict_likelihood(text.biased(1.0)) == 0.0
+
+
+# Units of any kind, forwards and backwards
+
+UNITS = st.sets(st.tuples(st.integers(0, 5), st.integers(2, 4)))
+
+
+@given(st.integers(1, 6), UNITS, st.integers(0, 5), st.sampled_from([0.0, 0.5, 3.0]), st.data())
+def test_units_are_summed_over_all_segmentations(size, longer, offset, price, data):
+    inside = {(at, at + length) for at, length in longer if at + length <= size}
+    pairs = sorted({(at, at + 1) for at in range(size)} | inside)
+    values = [data.draw(st.floats(-20.0, 5.0)) for _ in pairs]
+    begin, end = (numpy.array(side) + offset for side in zip(*pairs, strict=True))
+    found = segmentations(begin, end, numpy.array(values), price)
+
+    def all_ways(place):
+        if place == size:
+            return [[]]
+        here = [number for number, (start, _) in enumerate(pairs) if start == place]
+        return [[number, *more] for number in here for more in all_ways(pairs[number][1])]
+
+    shares = {
+        tuple(way): math.exp(sum(values[n] for n in way) + price * (size - len(way)))
+        for way in all_ways(0)
+    }
+    total = sum(shares.values())
+    assert found.log_likelihood == pytest.approx(math.log(total), abs=1e-9)
+    for number, posterior in enumerate(found.posterior.tolist()):
+        wanted = sum(share for way, share in shares.items() if number in way) / total
+        assert posterior == pytest.approx(wanted, abs=1e-9)
+    # Each token belongs to one unit.
+    for token in range(offset, offset + size):
+        covers = (begin <= token) & (token < end)
+        assert found.posterior[covers].sum() == pytest.approx(1.0)
+
+
+def test_a_long_text_of_many_units_neither_over_nor_underflows():
+    size, longest = 3000, 8
+    pairs = [(a, b) for a in range(size) for b in range(a + 1, min(a + longest, size) + 1)]
+    begin, end = (numpy.array(side) for side in zip(*pairs, strict=True))
+    for value in (-500.0, 30.0):
+        found = segmentations(begin, end, numpy.full(len(pairs), value))
+        assert math.isfinite(found.log_likelihood)
+        covers = (begin <= size // 2) & (size // 2 < end)
+        assert found.posterior[covers].sum() == pytest.approx(1.0)

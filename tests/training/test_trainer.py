@@ -33,7 +33,7 @@ from univerb.training.snapshots import (
     snapshot_paths,
     write_snapshot,
 )
-from univerb.training.trainer import learning_rate, train
+from univerb.training.trainer import SETTINGS, learning_rate, train
 
 ALONE = Processes.single("cpu")
 
@@ -354,6 +354,7 @@ def test_only_so_many_checkpoints_stay(tmp_path):
         ".lock",
         f".{LOG}.lock",
         LOG,
+        SETTINGS,
         "encoder",
     }
 

@@ -18,7 +18,8 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = types.SimpleNamespace(spoil=None)
 
-    def make_task(config, processes):
+    def make_task(config, processes, retriever):
+        assert retriever is None
         task = ToyTask(processes)
         task.spoil = made.spoil or task.spoil
         return task

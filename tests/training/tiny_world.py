@@ -59,11 +59,14 @@ def write_config(folder: Path, name: str, **sections) -> str:
         "model": "llama",
         "data": {"documents": ["texts"], "validation": ["held"], "block": 48, "passages": 8},
         "samples": {"gap": [2, 5]},
-        "frozen": {"groups": 2, "cache": "states", "own": 0.3},
+        "encoder": {"form": "conditional"},
+        "frozen": {"cache": "states", "first": 8, "chunks": 2, "context_share": 0.0},
         # Where a gradient is all rounding, AdamW still takes a whole step: it must be a small one.
         "optimiser": {"rate": 0.0001},
         "run": RUN,
     }
+    if sections.get("regime", "frozen") != "frozen":
+        settings["encoder"] = {"form": "flat"}
     for key, values in sections.items():
         is_section = isinstance(values, dict)
         settings[key] = {**settings.get(key, {}), **values} if is_section else values

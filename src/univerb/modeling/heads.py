@@ -60,12 +60,6 @@ class SplitHeads(nn.Module):
             # Of length one, not of size one in each direction: a score is a sum over all of them.
             self.scored.copy_(whitening(states) / states.shape[1] ** 0.5)
 
-    @torch.no_grad()
-    def sharpen(self, factor: float) -> None:
-        """Scale what was learned on the output side: run-time pools are larger than training's."""
-        for learned in (self.output.weight, self.output.bias, self.bias):
-            learned.mul_(factor)
-
     def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to input and output vectors, both (P, d).
 

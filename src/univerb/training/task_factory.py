@@ -40,8 +40,6 @@ def make_task(
 
     The frozen regime retrieves its candidates; by default from the training documents.
     """
-    if config.regime == "frozen":
-        _check_frozen(config)
     data = config.data
     documents = TrainingDocuments(data.documents, data.text, data.limit)
     validation = TrainingDocuments(data.validation, data.text)[data.validation_skip :]
@@ -54,6 +52,11 @@ def make_task(
             f"Give at most {lm.context_size}."
         )
     if config.regime != "frozen":
+        if lm.encoder.config.form == "conditional" and config.losses.phrase:
+            raise OptionError(
+                "the encoder has the conditional form of the choice, and L_p is that of the flat "
+                "one. Give losses.phrase: 0, or encoder.form: flat, or use frozen."
+            )
         return MixedTask(config, processes, lm, documents, validation, generator)
     if lm.encoder.tokenizer is not None:
         raise OptionError(
@@ -101,17 +104,6 @@ def _starting_lm(config: TrainingConfig, device: str) -> tuple[DynamicLM, Genera
     )
     generator = Generator(other.requires_grad_(False), tokenizer)
     return DynamicLM.wrap(model, hf_tokenizer, encoder), generator
-
-
-def _check_frozen(config: TrainingConfig) -> None:
-    """Refuse negatives that were asked for and that the frozen regime does not have."""
-    asked = config.negatives.kinds if "kinds" in config.negatives.model_fields_set else ()
-    for kind in ("generation", "corpus-retrieval"):
-        if kind in asked:
-            raise OptionError(
-                f"negatives.kinds has {kind}, which the frozen regime does not have: its phrases "
-                "come from its own windows. Leave it out, or use full or lora."
-            )
 
 
 def _reader(config: TrainingConfig, device: str) -> DynamicLM:

@@ -7,6 +7,7 @@ Nothing is shuffled in memory and nothing is carried over: passage i of a run is
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -21,6 +22,15 @@ from univerb.tokenizer import Tokenizer
 _CHARACTERS_PER_TOKEN = 4
 # How far from an edge a word may begin; where none does, the script has no spaces.
 _LONGEST_WORD = 256
+
+
+class TextPassage(NamedTuple):
+    """A stretch of a document."""
+
+    text: str
+    """May be empty."""
+    document: Document
+    """All of it."""
 
 
 class Passages:
@@ -61,8 +71,8 @@ class Passages:
             content.update(hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest())
         return content.hexdigest()[:16]
 
-    def text(self, seed: int, index: int) -> Document:
-        """Return passage `index` of a run, named as its document.
+    def text(self, seed: int, index: int) -> TextPassage:
+        """Return passage `index` of a run; of a document's last words none may be left for it.
 
         After `len(self)` of them the next epoch begins.
         """
@@ -72,7 +82,7 @@ class Passages:
         document = self._documents[owner]
         begin = (passage - int(self._first[owner])) * self._characters
         start, end = (_word_start(document.text, at) for at in (begin, begin + self._characters))
-        return Document(document.text[start:end], document.name)
+        return TextPassage(document.text[start:end], document)
 
     def tokens(self, seed: int, index: int) -> TokenizedText:
         """Return the tokens of passage `index`, as many as a passage may have."""

@@ -432,6 +432,9 @@ def test_tables_that_cannot_be_made_are_refused_before_the_first(experiment, tmp
         check_resources(["lawmt", "main"], Resources(results=tmp_path, test_sets=["lawmt"]))
     with pytest.raises(OptionError, match="--ablation CONFIG"):
         check_resources(["main", "negatives"], Resources(results=tmp_path))
+    frozen = TrainingConfig.model_validate({"data": {"documents": ["x"]}, "run": {"steps": 2}})
+    with pytest.raises(OptionError, match="with regime full or lora. Say how with --ablation"):
+        check_resources(["negatives"], Resources(results=tmp_path, ablation=frozen))
     with pytest.raises(OptionError, match="--ablation CONFIG"):
         list(make_reports(experiment, "negatives", Resources(results=tmp_path)))
     with pytest.raises(DocumentError, match="asqa_200_with_docs.*UNIVERB_DATA"):

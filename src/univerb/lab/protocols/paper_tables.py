@@ -68,10 +68,13 @@ def check_resources(names: Sequence[str], resources: Resources) -> None:
     for name in names:
         if name in _TEST_SETS:
             _chosen_test_sets(name, resources.test_sets)
-        if name.startswith("negatives") and resources.ablation is None:
+        # The frozen regime has no negatives to compare.
+        is_possible = resources.ablation is not None and resources.ablation.regime != "frozen"
+        if name.startswith("negatives") and not is_possible:
             raise OptionError(
-                f"table {name!r} trains a model for each of its rows. Say how with --ablation "
-                "CONFIG: configs/paper/ablation.yaml, or the small configs/default/ablation.yaml."
+                f"table {name!r} trains a model for each of its rows, with regime full or lora. "
+                "Say how with --ablation CONFIG: configs/paper/ablation.yaml, or the small "
+                "configs/default/ablation.yaml."
             )
 
 

@@ -18,7 +18,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.distillation import distillation_loss
-from univerb.training.frozen.input_loss import input_losses
+from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import GROUP, PassageStates, StateCache
 from univerb.training.frozen.stretches import (
     PooledStretch,
@@ -91,12 +91,12 @@ class FrozenTask:
         numbers = [index * batch + place for place in share]
         passages = [self._cache.passage(number) for number in numbers]
         total = torch.zeros(())
-        sums = dict.fromkeys(("loss", "gain", "saved", "teacher"), 0.0)
+        sums = dict.fromkeys(("gain", "saved", "teacher"), 0.0)
         for number, passage in zip(numbers, passages, strict=True):
             terms = self._passage_terms(passage, number)
             total = total + terms["loss"] + settings.teacher * terms["teacher"]
-            for name, value in terms.items():
-                sums[name] += float(value.detach())
+            for name in sums:
+                sums[name] += float(terms[name].detach())
         # The same divisor in every process, whatever its passages have: shares add up to a mean.
         scale = 1.0 / (batch * self._config.data.block)
         total, sums = total * scale, {name: value * scale for name, value in sums.items()}
@@ -136,7 +136,9 @@ class FrozenTask:
 
     def _passage_terms(self, passage: PassageStates, number: int) -> dict[str, Tensor]:
         """Return the sums of what a passage adds to the loss and to the log."""
-        terms = {name: torch.zeros(()) for name in ("loss", "gain", "saved", "teacher")}
+        terms = {name: torch.zeros(()) for name in ("gain", "saved", "teacher")}
+        # A passage without phrases has a loss, too, of which no gradient comes.
+        terms["loss"] = self._head.stop_bias.sum() * 0.0
         settings, parts = self._config.frozen, self._stretches(passage, number)
         if not parts:
             return terms
@@ -164,12 +166,12 @@ class FrozenTask:
         distance = last - rows.start
         near = rows.take((distance >= 0) & (distance < settings.input_context // 2))
         chosen = torch.randperm(len(near.start), generator=generator)[: settings.input_phrases]
+        some, lengths = near.take(chosen.numpy()), _draw_lengths(near, generator)[chosen]
+        base = context_begin(some, lengths, settings.input_context)
         share = self._processes.share(len(chosen))
         # A process without phrases feeds one that does not count: all make the same calls.
-        mine = chosen[share.start : share.stop] if share else chosen[:1]
-        lengths = _draw_lengths(near, generator)[mine]
-        some = near.take(mine.numpy())
-        losses = input_losses(self._lm, passage.ids, some, lengths, settings.input_context)
+        mine = slice(share.start, share.stop) if share else slice(1)
+        losses = input_losses(self._lm, passage.ids, some.take(mine), lengths[mine], base)
         return losses.learned.sum() * bool(share) / len(chosen)
 
 

@@ -34,8 +34,17 @@ def after_phrase(lm: DynamicLM, dynamic: Tensor, static: Tensor) -> AfterPhrase:
     )
 
 
+def context_begin(rows: Windows, lengths: Tensor, context: int) -> int:
+    """Return the token from which on a passage is read, for phrases at word starts.
+
+    The last phrase has at most `context` tokens before its end, the first one at least one.
+    """
+    end = torch.from_numpy(rows.start) + lengths
+    return max(min(int(end.max()) - context, int(rows.start.min()) - 1), 0)
+
+
 def input_losses(
-    lm: DynamicLM, ids: Tensor, rows: Windows, lengths: Tensor, context: int
+    lm: DynamicLM, ids: Tensor, rows: Windows, lengths: Tensor, base: int
 ) -> AfterPhrase:
     """Feed phrases as single vectors and compare what the LM expects after them.
 
@@ -44,15 +53,13 @@ def input_losses(
         ids: (N,) a passage.
         rows: Where the phrases begin; not at its first token.
         lengths: (B,) their tokens.
-        context: Tokens of text before the last phrase, at most.
+        base: The token from which on the passage is read.
 
     Returns:
         The divergences, with gradients to the encoder.
     """
     begin = torch.from_numpy(rows.start)
     end = begin + lengths
-    # Also the first phrase has text before it.
-    base = max(min(int(end.max()) - context, int(begin.min()) - 1), 0)
     # A passage begins as a prompt does; so does a text that begins within one.
     special = lm.tokenizer.begin_ids if base else []
     text = Branches(lm, [*special, *ids[base : int(end.max())].tolist()])

@@ -10,7 +10,7 @@ from univerb.phrases.tokenized import TokenArrays, tokenize_lines
 from univerb.retrieval.base import Retriever
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import FrozenConfig
-from univerb.training.training_passages import Passages
+from univerb.training.training_passages import Passages, TextPassage
 
 _GAP = "\n\n"
 
@@ -61,16 +61,23 @@ class RetrievedPassages:
         count = self._settings.context_chunks if draw < self._settings.context_share else 0
         before = "".join(chunk.text + _GAP for chunk in chunks[:count])
         tokens = self._passages.tokenized(before + own.text)
-        lines = Document(_GAP.join(chunk.text for chunk in chunks), "chunks")
         begin = int(numpy.searchsorted(tokens.end, len(before), side="right")) if before else 0
-        pool = tokenize_lines(lines, self._tokenizer).arrays()
+        texts = (Document(chunk.text, chunk.document) for chunk in chunks)
+        pools = (tokenize_lines(text, self._tokenizer).arrays() for text in texts)
+        pool = TokenArrays.concatenate(pools)
         return RetrievedText(tokens.ids, tokens.arrays(), begin, pool)
 
-    def _retrieved(self, own: Document) -> list[Chunk]:
+    def _retrieved(self, own: TextPassage) -> list[Chunk]:
         """Return the best chunks of other documents for a passage's first words."""
         ids = self._tokenizer.encode(own.text).offsets[: self._settings.first]
         query = own.text[: ids[-1][1]] if ids else ""
         # Some are the document's own.
-        hits = self._retriever.search(query, 2 * self._settings.chunks) if query.strip() else []
-        others = [hit.chunk for hit in hits if hit.chunk.document != own.name]
+        count = 2 * self._settings.chunks
+        hits = self._retriever.search(query, count) if count and query.strip() else []
+        others = [hit.chunk for hit in hits if not _is_of(hit.chunk, own.document)]
         return others[: self._settings.chunks]
+
+
+def _is_of(chunk: Chunk, document: Document) -> bool:
+    """Tell whether a chunk is of a document, be it that a corpus has it by another name."""
+    return chunk.document == document.name or chunk.text in document.text

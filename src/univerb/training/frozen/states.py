@@ -5,6 +5,7 @@ not depend on the phrase vectors. One pass over the text therefore serves a run 
 after it no step needs the backbone or a matrix product with |V|.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -132,12 +133,9 @@ class StateCache:
 
     def _load(self, number: int) -> list[PassageStates]:
         path = self._path(number)
-        if path.is_file():
-            try:
-                return _unpacked(load_file(path))
-            except (SafetensorError, KeyError, TypeError):
-                # Damaged by a crash of the machine: what was computed can be computed again.
-                path.unlink()
+        # What is missing, or damaged by a crash of the machine, can be computed again.
+        with suppress(FileNotFoundError, SafetensorError, KeyError, TypeError):
+            return _unpacked(load_file(path))
         texts = (self._passages.text(number * GROUP + place) for place in range(GROUP))
         states = [read_states(self._reader, text) for text in texts]
         if not any(len(each.hidden) for each in states):
@@ -147,8 +145,13 @@ class StateCache:
             with atomic_path(path) as draft:
                 save_file(_packed(states), draft)
             if self._keep is not None:
-                self._path(number - self._keep).unlink(missing_ok=True)
+                self._drop_before(number - self._keep)
         return states
+
+    def _drop_before(self, number: int) -> None:
+        for path in self._folder.glob("*.safetensors"):
+            if path.name < self._path(number).name:
+                path.unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}.safetensors"

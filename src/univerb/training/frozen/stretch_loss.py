@@ -79,9 +79,12 @@ def stretch_loss(
     priced = segmentations(*edges, values, unit_price)
     tokens = float(next_logprob[stretch.begin - 1 : stretch.end - 1].double().sum())
     lengths = stretch.unit_end - stretch.unit_begin
-    loss = -(torch.from_numpy(priced.posterior) * logprob).sum()
+    expected = (torch.from_numpy(priced.posterior) * logprob).sum()
+    gained = priced.log_likelihood - tokens
+    # It has the gradient of what is gained, but another value.
+    loss = expected.detach() - expected - gained
     saved = float((priced.posterior * (lengths - 1)).sum())
-    return StretchLoss(loss.float(), exact - tokens, priced.log_likelihood - tokens, saved, go)
+    return StretchLoss(loss.float(), exact - tokens, gained, saved, go)
 
 
 def _log_totals(scores: Tensor, choice: Tensor, stops: Tensor) -> Tensor:

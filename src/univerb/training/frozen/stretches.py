@@ -124,18 +124,19 @@ def loss_of(
     passage: PassageStates,
     unit_price: float,
 ) -> StretchLoss:
-    """Compute the loss of a stretch of a passage."""
+    """Compute the loss of a stretch of a passage, in single precision as when it is decoded."""
     head, made = lm.encoder.conditional, part.stretch
     assert head is not None
     before = slice(made.begin - 1, made.end - 1)
-    voted = voted_logprobs(
-        head,
-        part.ballot,
-        vectors.votes,
-        lm.embeddings.output_weight[torch.from_numpy(part.ballot.tokens)],
-        passage.hidden[before],
-        passage.logsumexp[before],
-        passage.next_logprob[before],
-    )
-    text = passage.hidden, passage.next_logprob
-    return stretch_loss(head, made, vectors.options, *text, voted, unit_price)
+    with torch.autocast(passage.hidden.device.type, enabled=False):
+        voted = voted_logprobs(
+            head,
+            part.ballot,
+            vectors.votes,
+            lm.embeddings.output_weight[torch.from_numpy(part.ballot.tokens)],
+            passage.hidden[before],
+            passage.logsumexp[before],
+            passage.next_logprob[before],
+        )
+        text = passage.hidden, passage.next_logprob
+        return stretch_loss(head, made, vectors.options, *text, voted, unit_price)

@@ -7,7 +7,7 @@ import torch
 
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
-from univerb.training.frozen.input_loss import input_losses
+from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import PassageStates, StateCache
 from univerb.training.frozen.stretches import loss_of, stretch_vectors, stretches
 from univerb.training.frozen.windows import windows
@@ -62,6 +62,6 @@ def _add_divergence(
     wanted = sizes[numpy.arange(len(rows.start)) % len(sizes)]
     distance = numpy.where(rows.is_phrase, numpy.abs(sizes - wanted[:, None]), 99)
     lengths = torch.from_numpy(distance.argmin(1) + 1)
-    fed = input_losses(lm, passage.ids, rows, lengths, context)
+    fed = input_losses(lm, passage.ids, rows, lengths, context_begin(rows, lengths, context))
     sums["kl"] += float(fed.measured.sum())
     sums["fed"] += len(rows.start)

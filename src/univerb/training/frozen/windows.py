@@ -26,8 +26,8 @@ class Windows(NamedTuple):
     keys: Ints
     """(S, L) a hash of these tokens."""
 
-    def take(self, index: Ints | Flags) -> "Windows":
-        """Return some of the windows, by number or by a mask (S,)."""
+    def take(self, index: Ints | Flags | slice) -> "Windows":
+        """Return some of the windows, by number, by a mask (S,) or as a part."""
         return Windows(self.start[index], self.ids[index], self.is_phrase[index], self.keys[index])
 
     @classmethod
@@ -56,8 +56,9 @@ def windows(
     is_number = (seen & (LETTER | DIGIT)) == DIGIT
     is_phrase = (flags & END > 0) & (seen & CONTENT > 0) & ~is_number
     is_phrase[:, : low - 1] = False
-    ids = numpy.where(is_inside, text.ids[index], 0).astype(numpy.int64)
-    return Windows(start, ids, is_phrase, hashes(ids))
+    ids = numpy.where(is_inside, text.ids[index], BREAK).astype(numpy.int64)
+    # Token 0 may be a word: behind a line's end no hash is that of any phrase.
+    return Windows(start, numpy.maximum(ids, 0), is_phrase, hashes(ids))
 
 
 def hashes(ids: Ints) -> Ints:
