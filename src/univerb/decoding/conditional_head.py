@@ -1,7 +1,7 @@
 """The phrase head of encoders in the conditional form (`modeling.phrase_tree`).
 
-A phrase has a share of what the LM gives its first token, so only phrases that begin with likely
-tokens are looked at, and nothing else changes. Greedily that is one token: the LM's own.
+Documents vote on the next token, and a phrase has a share of what its first token then has. So only
+phrases that begin with likely tokens are looked at; greedily that is one token.
 """
 
 from bisect import bisect_left
