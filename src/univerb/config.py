@@ -278,7 +278,8 @@ class EncoderConfig(BaseModel):
     """`flat`: one softmax over V + P, as in the paper; `conditional`: a phrase has a share of its
     first token's probability (docs/method.md, Form of the choice). Needs split heads."""
     query: int = Field(default=0, ge=0, le=1 << 14)
-    """`conditional`: width of the residual that is added to the state before phrases are scored."""
+    """`conditional`: width of the network that guesses the LM's state after a phrase's first token,
+    which the phrase is scored against; 0 for the state before it."""
     bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
     """Where the bias of phrases starts, in the conditional form against stopping: low, so that a
     fresh head does not flood the softmax."""

@@ -18,6 +18,7 @@ from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.torch.phrase_weights import TorchPhraseWeights
 from univerb.engines.torch.sampling import make_sampler
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.evidence import Evidence
 from univerb.phrase import Document, Phrase
 from univerb.phrases.guards import Guards
 from univerb.phrases.ngrams import ngrams
@@ -52,8 +53,9 @@ def place(lm, text=PROMPT, longest=99) -> Place:
     return Place(hidden.numpy(), logits.numpy(), ids, longest)
 
 
-def slow(lm, keys, at, bias=0.0):
+def slow(lm, counts, at, bias=0.0):
     """The probability of each phrase given its first token, node by node."""
+    keys = list(counts)
     part = {n: t.detach().numpy() for n, t in lm.encoder.conditional.state_dict().items()}
     phrases = [Phrase(key, "") for key in keys]
     with torch.no_grad():
@@ -64,7 +66,10 @@ def slow(lm, keys, at, bias=0.0):
     scores = {}
     for key, vector in zip(keys, outputs, strict=True):
         sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
-        bonus = part["overlap"][max(sizes) - 1] if sizes else 0.0
+        bonus = part["counts"][0] * math.log(counts[key])
+        if sizes:
+            longer = (*at.ids[-max(sizes) :], *key)
+            bonus += part["overlap"][max(sizes) - 1] + part["counts"][1] * math.log(counts[longer])
         scores[key] = vector @ query / math.sqrt(len(query)) + bonus + bias
 
     def parent(key):
@@ -75,7 +80,7 @@ def slow(lm, keys, at, bias=0.0):
         children = [key for key in keys if parent(key) == node]
         kind = int(len(node) > 1)
         stop = part["stop_bias"][kind] + part["stop_gate"][kind] @ state
-        stop += part["stop_count"][kind] * math.log(max(len(children), 1))
+        stop += part["stop_count"][kind] * math.log(max(sum(counts[key] for key in children), 1))
         total = sum(math.exp(scores[key]) for key in children) + math.exp(stop)
         shares = {key: math.exp(scores[key]) / total for key in children}
         return (shares, math.exp(stop) / total) if children else ({}, 1.0)
@@ -97,6 +102,10 @@ def keys_of(vocabulary):
     return [phrase.ids for phrase in vocabulary.snapshot().phrases]
 
 
+def counts_of(vocabulary):
+    return {phrase.ids: max(len(phrase.sources), 1) for phrase in vocabulary.snapshot().phrases}
+
+
 @pytest.mark.parametrize(
     "weights", [lambda: TorchPhraseWeights(torch.device("cpu")), NumpyPhraseWeights]
 )
@@ -105,7 +114,7 @@ def test_probabilities_are_those_of_the_tree_node_by_node(lm, weights, bias):
     vocabulary = lm.vocabulary([Document(TEXT[:120], "d")], source=ANY_WORDS)
     at, keys = place(lm), keys_of(vocabulary)
     scored = head(lm, vocabulary, weights(), exact=True, phrase_bias=bias).logits(at)
-    probabilities, stops, greedy = slow(lm, keys, at, bias)
+    probabilities, stops, greedy = slow(lm, counts_of(vocabulary), at, bias)
     given_first = numpy.exp(scored.logits - at.logits[scored.first_tokens])
     for index, value in zip(scored.indices.tolist(), given_first.tolist(), strict=True):
         assert value == pytest.approx(probabilities[keys[index]], rel=1e-3, abs=1e-6)
@@ -128,19 +137,26 @@ def test_no_probability_is_lost(lm):
 def test_documents_vote_as_the_trained_head_says(lm):
     vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
     at, keys = place(lm, "It is agreed that the tenant"), keys_of(vocabulary)
-    tokens = sorted({key[0] for key in keys})
+    tokens, counts = sorted({key[0] for key in keys}), counts_of(vocabulary)
     overlap = [
         max(n for n in range(5) if not n or any(k[: n + 1] == (*at.ids[-n:], t) for k in keys))
         for t in tokens
     ]
-    assert max(overlap) >= 2
+
+    def occurrences(begin):
+        return sum(count for key, count in counts.items() if key[: len(begin)] == begin)
+
+    longer = [occurrences((*at.ids[-n:], t)) if n else 1 for n, t in zip(overlap, tokens, strict=True)]
+    columns = [occurrences((t,)) for t in tokens], overlap, longer
+    evidence = Evidence(*(numpy.array([column]) for column in columns))
+    assert max(overlap) >= 2 and max(longer) > 1
     hidden, logits = torch.from_numpy(at.hidden)[None], torch.from_numpy(at.logits)
     conditional_head = lm.encoder.conditional
     with torch.no_grad():
         alone = lm.encoder.encode([Phrase((t,), "") for t in tokens], lm.embeddings).outputs
         own = logits.log_softmax(-1)[tokens][None]
         scores = conditional_head.query(hidden) @ alone.T
-        part, chosen = conditional_head.voted(hidden, scores, own, torch.tensor([overlap]))
+        part, chosen = conditional_head.voted(hidden, scores, own, evidence)
         expected = logits.softmax(-1) * torch.sigmoid(-part)
         expected[tokens] += torch.sigmoid(part) * chosen[0].exp()
     voted = head(lm, vocabulary).voted(at)
@@ -193,7 +209,7 @@ def test_a_phrase_whose_beginning_was_removed_can_still_be_chosen(lm):
     vocabulary.remove([lm.static_size])
     own.update()
     assert own.logits(at).indices.tolist() == [1]
-    probabilities, *_ = slow(lm, [keys_of(vocabulary)[1]], at)
+    probabilities, *_ = slow(lm, {keys_of(vocabulary)[1]: 1}, at)
     value = float(own.logits(at).logits[0] - at.logits[keys_of(vocabulary)[1][0]])
     assert math.exp(value) == pytest.approx(next(iter(probabilities.values())), rel=1e-3)
 

@@ -13,7 +13,8 @@ from conftest import MAKERS, TEXT, make_tokenizer
 from univerb.config import EncoderConfig
 from univerb.modeling.conditional import ConditionalHead
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.phrase_tree import MAX_OVERLAP, PhraseTree
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
+from univerb.modeling.phrase_tree import PhraseTree
 from univerb.modeling.scoring import Scoring
 from univerb.phrase import Document
 
@@ -47,19 +48,21 @@ def test_numpy_scores_as_torch_does(query):
     scoring = scoring_of(head)
     hidden = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(2))
     keys = [(1, 2), (1, 2, 3), (1, 4), (2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 5)]
-    tree = PhraseTree(keys)
-    kinds, sizes = torch.from_numpy(tree.parent >= 0), torch.from_numpy(tree.sizes)
-    assert kinds.any() and not kinds.all() and len(set(tree.sizes.tolist())) > 1
+    tree = PhraseTree(keys, numpy.array([5, 2, 1, 3, 2, 1, 1]))
+    kinds, totals = torch.from_numpy(tree.parent >= 0), torch.from_numpy(tree.totals)
+    assert kinds.any() and not kinds.all() and sorted(tree.totals.tolist()) == [1, 2, 3, 3, 6]
     with torch.no_grad():
         close(scoring.query(hidden.numpy()), head.query(hidden))
         wanted = torch.stack(
-            [head.stops(row.expand(len(sizes), -1), kinds, sizes) for row in hidden]
+            [head.stops(row.expand(len(totals), -1), kinds, totals) for row in hidden]
         )
         close(scoring.stops(tree, hidden.numpy()), wanted)
         close(scoring.stops(tree, hidden[0].numpy()), wanted[0])
-        overlaps = torch.arange(MAX_OVERLAP + 1)
-        close(scoring.bonus(overlaps.numpy()), head.bonus(overlaps))
-    assert scoring.is_conditional and scoring.bonus(numpy.zeros(2, int)).tolist() == [0.0, 0.0]
+        overlaps = numpy.arange(MAX_OVERLAP + 1)
+        evidence = Evidence(overlaps + 1, overlaps, 2 * overlaps + 1)
+        close(scoring.bonus(evidence), head.bonus(evidence))
+    nothing = Evidence(*(numpy.full(2, value) for value in (1, 0, 1)))
+    assert scoring.is_conditional and scoring.bonus(nothing).tolist() == [0.0, 0.0]
 
 
 def close(given_values, wanted: torch.Tensor) -> None:
@@ -86,7 +89,7 @@ def test_a_fresh_head_changes_nothing_beyond_its_bias(query, bias):
     keys = [(1, 2), (1, 3), (1, 3, 4), (2, 2)]
     tree = PhraseTree(keys)
     stops = lm.scoring.stops(tree, hidden.numpy())
-    close(stops, torch.tensor(-bias + numpy.log(tree.sizes)).expand(3, -1))
+    close(stops, torch.tensor(-bias + numpy.log(tree.totals)).expand(3, -1))
     found = tree.log_probs(numpy.zeros((3, 4)), stops)
     goes_on = 1.0 / (1.0 + math.exp(-bias))
     numpy.testing.assert_allclose(1 - numpy.exp(found.stops), goes_on, rtol=1e-4)

@@ -1,11 +1,13 @@
 """Toy texts for the frozen regime: tokens with random flags, and what follows from them, slowly."""
 
+from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy
 from hypothesis import strategies as st
 
-from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.phrases.tokenized import BREAK, CONTENT, DIGIT, END, LETTER, START, TokenArrays
 from univerb.training.frozen.pools import CandidateTree, Stretch, stretch
 from univerb.training.frozen.windows import windows
@@ -53,18 +55,28 @@ def phrases_at(text: TokenArrays, begin: int, end: int, sizes=SIZES) -> dict[int
     return found
 
 
-def all_phrases(*parts: dict[int, list[Key]]) -> set[Key]:
-    return {key for part in parts for keys in part.values() for key in keys}
+def all_phrases(*parts: dict[int, list[Key]]) -> Counter[Key]:
+    """Every phrase, and how often it stands there."""
+    return Counter(key for part in parts for keys in part.values() for key in keys)
 
 
-def parent_of(key: Key, keys: set[Key]) -> Key:
+def parent_of(key: Key, keys: Collection[Key]) -> Key:
     """The longest other phrase that a phrase begins with, or its first token."""
     return next((key[:n] for n in range(len(key) - 1, 1, -1) if key[:n] in keys), key[:1])
 
 
-def overlap_of(key: Key, before: list[int], keys: set[Key]) -> int:
+def overlap_of(key: Key, before: list[int], keys: Collection[Key]) -> int:
     sizes = range(1, min(MAX_OVERLAP, len(before)) + 1)
     return max((n for n in sizes if (*before[-n:], *key) in keys), default=0)
+
+
+def evidence_of(some: list[Key], before: list[int], keys: Counter[Key]) -> Evidence:
+    """What documents with these phrases say of some of them after a text."""
+    overlaps = [overlap_of(key, before, keys) for key in some]
+    longer = [(*before[len(before) - n :], *key) for n, key in zip(overlaps, some, strict=True)]
+    counts = [keys[key] if n else 1 for n, key in zip(overlaps, longer, strict=True)]
+    columns = [keys[key] for key in some], overlaps, counts
+    return Evidence(*(numpy.array(column, dtype=numpy.int64) for column in columns))
 
 
 def keys_of(pool: CandidateTree) -> list[Key]:
@@ -79,7 +91,7 @@ class Toy(NamedTuple):
     end: int
     pool: CandidateTree
     stretch: Stretch
-    keys: set[Key]
+    keys: Counter[Key]
 
 
 def make_toy(text: TokenArrays, other: TokenArrays, begin: int, options=None, seed=0) -> Toy:
@@ -114,10 +126,10 @@ def ways(toy: Toy, start: int) -> list[list[tuple[int, int]]]:
     return [[(start, end), *more] for end in ends for more in ways(toy, end)]
 
 
-def node_children(key: Key, keys: set[Key]) -> list[Key]:
+def node_children(key: Key, keys: Collection[Key]) -> list[Key]:
     return sorted(other for other in keys if parent_of(other, keys) == key)
 
 
-def path_to(key: Key, keys: set[Key]) -> list[Key]:
+def path_to(key: Key, keys: Collection[Key]) -> list[Key]:
     """The nodes from a first token to a phrase, both included."""
     return [key] if len(key) == 1 else [*path_to(parent_of(key, keys), keys), key]

@@ -15,7 +15,7 @@ from frozen_toys import (
     keys_of,
     make_toy,
     node_children,
-    overlap_of,
+    evidence_of,
     path_to,
     text_of,
     texts,
@@ -91,10 +91,10 @@ def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logpro
         keys = sorted(key for key in toy.keys if key[0] == ids[start])
         if not keys or start not in word_starts(toy.text, toy.begin, toy.end):
             continue
-        tree = PhraseTree(keys)
+        tree = PhraseTree(keys, numpy.array([toy.keys[key] for key in keys]))
         outputs = torch.stack([vectors[key].detach() for key in keys]).numpy()
-        overlaps = numpy.array([overlap_of(key, ids[:start], toy.keys) for key in keys])
-        scores = outputs @ scoring.query(state) + scoring.bonus(overlaps)
+        evidence = evidence_of(keys, ids[:start], toy.keys)
+        scores = outputs @ scoring.query(state) + scoring.bonus(evidence)
         found = tree.log_probs(scores, scoring.stops(tree, state))
         result[start, start + 1] = own + float(found.stops[0])
         for unit in units_at(toy, start)[1:]:
@@ -145,10 +145,11 @@ def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price:
             children = node_children(node, toy.keys)
             if not children:
                 continue
-            stop = head.stops(state, torch.tensor([len(node) > 1]), torch.tensor([len(children)]))
-            overlaps = [overlap_of(child, ids[:start], toy.keys) for child in children]
+            total = sum(toy.keys[child] for child in children)
+            stop = head.stops(state, torch.tensor([len(node) > 1]), torch.tensor([total]))
+            evidence = evidence_of(children, ids[:start], toy.keys)
             outputs = torch.stack([vectors[child] for child in children])
-            scores = (outputs * head.query(state)).sum(-1) + head.bonus(torch.tensor(overlaps))
+            scores = (outputs * head.query(state)).sum(-1) + head.bonus(evidence)
             every = torch.cat([stop, scores]).log_softmax(0)
             value = value + every[0 if following is None else 1 + children.index(following)]
         return value

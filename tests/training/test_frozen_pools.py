@@ -12,7 +12,7 @@ from frozen_toys import (
     keys_of,
     make_toy,
     node_children,
-    overlap_of,
+    evidence_of,
     parent_of,
     path_to,
     phrases_at,
@@ -94,7 +94,7 @@ def test_token_0_is_not_what_stands_behind_a_line():
     """A pool has the phrase (1, 0); the text ends with 1."""
     other = text_of([(1, WORD), (0, WORD)])
     toy = make_toy(text_of([(2, WORD), (1, WORD)]), other, 1)
-    assert toy.keys == {(1, 0)}
+    assert set(toy.keys) == {(1, 0)}
     assert (toy.stretch.unit_begin.tolist(), toy.stretch.unit_end.tolist()) == ([1], [2])
 
 
@@ -106,7 +106,7 @@ def test_a_pool_is_the_tree_of_its_phrases(text, other):
     pool = CandidateTree.of(Windows.joined(windows(text, SIZES), windows(other, SIZES)))
     wanted = all_phrases(phrases_at(text, 0, len(text.ids)), phrases_at(other, 0, len(other.ids)))
     keys = keys_of(pool)
-    assert len(keys) == len(wanted) and set(keys) == wanted
+    assert dict(zip(keys, pool.count.tolist(), strict=True)) == wanted
     assert pool.first.tolist() == sorted({key[0] for key in wanted})
     nodes = [*((token,) for token in pool.first.tolist()), *keys]
     assert len(pool.edges) == len(nodes) + 1 and pool.sizes.sum() == len(keys)
@@ -124,14 +124,15 @@ def test_a_pool_is_the_tree_of_its_phrases(text, other):
 def test_a_pool_and_the_tree_of_decoding_have_the_same_nodes(text):
     pool = CandidateTree.of(windows(text, SIZES))
     assume(len(pool.keys))
-    keys, tree = keys_of(pool), PhraseTree(keys_of(pool))
+    keys, tree = keys_of(pool), PhraseTree(keys_of(pool), pool.count)
     parents = [None if p < 0 else keys[tree.order[p]] for p in tree.parent.tolist()]
     assert parents.count(None) == len(pool.first)
     for place, phrase in enumerate(tree.order.tolist()):
         node = tree.node_of[place]
         parent = parent_of(keys[phrase], set(keys))
         assert parents[node] == (parent if len(parent) > 1 else None)
-        assert tree.sizes[node] == len(node_children(parent, set(keys)))
+        children = node_children(parent, set(keys))
+        assert tree.totals[node] == sum(pool.count[keys.index(child)] for child in children)
         assert tree.depth[node] == len(parent)
     assert sorted(tree.first_tokens.tolist()) == pool.first.tolist()
 
@@ -163,7 +164,7 @@ def test_a_stretch_has_the_choices_and_units_of_its_text(text, other, begin):
         (node,) = {parent_of(option, toy.keys) for option in options}
         assert node in choices[at] and made.is_phrase[choice] == (len(node) > 1)
         assert sorted(options) == node_children(node, toy.keys)
-        assert made.size[choice] == len(options)
+        assert made.total[choice] == sum(toy.keys[option] for option in options)
         nodes.append(node)
     assert (made.log_weight == 0).all()
     check_paths(toy, keys, nodes, pairs)
@@ -191,9 +192,9 @@ def check_paths(toy, keys, nodes, pairs):
 def test_overlaps_are_the_tokens_that_make_a_longer_phrase(text, other, begin):
     toy = make_toy(text, other, begin)
     made, ids, keys = toy.stretch, text.ids.tolist(), keys_of(toy.pool)
-    for option, choice, overlap in zip(made.option, made.choice, made.overlap, strict=True):
+    for option, choice, *found in zip(made.option, made.choice, *made.evidence, strict=True):
         before = ids[: made.state[choice] + 1]
-        assert overlap == overlap_of(keys[option], before, toy.keys)
+        assert found == [int(each[0]) for each in evidence_of([keys[option]], before, toy.keys)]
 
 
 def test_overlaps_of_a_text_that_a_longer_phrase_has():
@@ -201,7 +202,7 @@ def test_overlaps_of_a_text_that_a_longer_phrase_has():
     words = [(token, WORD) for token in (1, 2, 3, 4)]
     toy = make_toy(text_of([(9, WORD), *words]), text_of(words), 3)
     made, keys = toy.stretch, keys_of(toy.pool)
-    found = {keys[o]: int(n) for o, n in zip(made.option, made.overlap, strict=True)}
+    found = {keys[o]: int(n) for o, n in zip(made.option, made.evidence.overlaps, strict=True)}
     assert found == {(3, 4): 2}
 
 
@@ -217,7 +218,7 @@ def test_a_sample_keeps_what_is_true_and_is_the_same_wherever_a_node_comes_again
     for seed in range(50):
         toy = make_toy(CROWDED, CROWD, 1, count, seed)
         made, keys = toy.stretch, keys_of(toy.pool)
-        assert made.size.tolist() == [38] * 3
+        assert made.total.tolist() == [38] * 3
         drawn = [
             {keys[o]: w for o, w, c in zip(made.option, made.log_weight, made.choice, strict=True)
              if c == choice}

@@ -27,7 +27,7 @@ from univerb.engines.torch.phrase_weights import TorchPhraseWeights
 from univerb.errors import DocumentError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import segmentations
-from univerb.phrase import Document, Phrase
+from univerb.phrase import Document, Phrase, Span
 from univerb.training.frozen.frozen_task import FrozenTask
 from univerb.training.frozen.states import PassageStates
 from univerb.training.frozen.stretches import loss_of, stretch_vectors, stretches
@@ -48,8 +48,13 @@ def decoding_head(lm: DynamicLM, passage: PassageStates, begin: int) -> Conditio
     own = windows(passage.text, sizes, passage.begin, begin)
     found = Windows.joined(own, windows(passage.pool, sizes))
     rows, columns = numpy.nonzero(found.is_phrase)
-    keys = {tuple(found.ids[r, : c + 1].tolist()) for r, c in zip(rows, columns, strict=True)}
-    vocabulary = lm.vocabulary([Phrase(key, lm.tokenizer.decode(key)) for key in sorted(keys)])
+    keys = [tuple(found.ids[r, : c + 1].tolist()) for r, c in zip(rows, columns, strict=True)]
+    vocabulary = lm.vocabulary(
+        Phrase(key, lm.tokenizer.decode(key), (Span("text", place, place + 1),))
+        for place, key in enumerate(keys)
+    )
+    counts = [len(phrase.sources) for phrase in vocabulary]
+    assert len(counts) < sum(counts) == len(keys)
     weights, config = TorchPhraseWeights(torch.device("cpu")), GenerationConfig(phrase_bias=0.0)
     head = ConditionalPhraseHead(lm, weights, vocabulary, config, frozenset())
     head.update()

@@ -1,6 +1,7 @@
 """The documents' vote on the next token: in training as in decoding, against direct sums."""
 
 import math
+from collections import Counter
 
 import numpy
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from univerb.modeling.conditional import ConditionalHead
-from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.modeling.scoring import Scoring, Votes
 from univerb.phrases.tokenized import BREAK, TokenArrays
 from univerb.training.frozen.stretch_loss import voted_logprobs
@@ -44,24 +45,34 @@ def test_a_ballot_has_the_first_tokens_and_how_the_text_leads_to_them(text, othe
     tokens, ids = found.tokens.tolist(), text.ids.tolist()
     assert sorted(tokens) == sorted({key[0] for key in keys})
     assert not found.log_weight.any()
-    beginnings = {key[:n] for key in keys for n in range(1, len(key) + 1)}
+    beginnings = Counter(key[:n] for key in keys.elements() for n in range(1, len(key) + 1))
+    assert found.evidence.counts.tolist() == [beginnings[(token,)] for token in tokens]
     places = range(begin, len(ids) - 1)
-    assert found.overlap.shape == (len(places), len(tokens))
+    assert found.evidence.overlaps.shape == (len(places), len(tokens))
     for row, place in enumerate(places):
         wanted = tokens.index(ids[place]) if ids[place] in tokens else -1
         assert found.truth[row] == wanted
         for column, token in enumerate(tokens):
             sizes = range(1, min(MAX_OVERLAP, place, begin) + 1)
             before = [n for n in sizes if (*ids[place - n : place], token) in beginnings]
-            assert found.overlap[row, column] == max(before, default=0)
+            assert found.evidence.overlaps[row, column] == max(before, default=0)
+            longer = (*ids[place - max(before, default=0) : place], token)
+            count = beginnings[longer] if before else 1
+            assert found.evidence.overlap_counts[row, column] == count
 
 
 def test_a_text_in_the_middle_of_a_phrase_is_led_on():
     words = [(token, WORD) for token in (1, 2, 3, 1)]
     found = make_ballot(text_of([(9, WORD), *words]), text_of(words), 3)
-    by_token = {int(t): found.overlap[:, at].tolist() for at, t in enumerate(found.tokens)}
+    overlap = found.evidence.overlaps
+    by_token = {int(t): overlap[:, at].tolist() for at, t in enumerate(found.tokens)}
     # Before its third and fourth token: (1, 2) leads to 3, and (1, 2, 3) to 1.
     assert by_token == {1: [0, 3], 2: [0, 0], 3: [2, 0]}
+
+
+def at_row(found: Ballot, row: int) -> Evidence:
+    count, overlap, overlap_count = found.evidence
+    return Evidence(count, overlap[row], overlap_count[row])
 
 
 def direct(head: ConditionalHead, state, logits, vectors, found: Ballot, row: int):
@@ -69,8 +80,10 @@ def direct(head: ConditionalHead, state, logits, vectors, found: Ballot, row: in
     part = {name: tensor.double() for name, tensor in head.state_dict().items()}
     own = logits.log_softmax(0)
     tokens = torch.from_numpy(found.tokens)
-    overlap = found.overlap[row]
+    count, overlap, overlap_count = at_row(found, row)
     bonus = torch.tensor([0.0, *part["vote_overlap"].tolist()], dtype=torch.float64)[overlap]
+    for weight, counts in zip(part["vote_counts"], (count, overlap_count), strict=True):
+        bonus = bonus + weight * torch.from_numpy(counts).log()
     query = head.double().query(state)
     scores = own[tokens] + vectors @ query + bonus
     gate = part["vote_bias"][overlap.max()] + (state @ part["whiten"]) @ part["vote_gate"]
@@ -107,7 +120,7 @@ def test_training_and_decoding_mix_the_same_two_parts(text, other, begin, query)
             assert float(wanted.sum()) == pytest.approx(1.0)
             assert math.exp(trained[row]) == pytest.approx(float(wanted[truth[row]]), rel=1e-3)
             scores = vectors.numpy() @ scoring.query(state.numpy())
-            votes = Votes(found.tokens, scores, found.overlap[row])
+            votes = Votes(found.tokens, scores, at_row(found, row))
             decoded = scoring.voted(state.numpy(), logits[row].numpy(), votes)
             total = float(torch.logsumexp(logits[row], 0))
             numpy.testing.assert_allclose(
@@ -136,9 +149,11 @@ def test_votes_are_sampled_and_the_true_ones_kept():
     totals = []
     for seed in range(300):
         found = make_ballot(CROWDED, CROWD, 1, 8, seed)
-        assert found.tokens[:3].tolist() == [1, 5, 7] and len(set(found.tokens)) == 11
+        # All are as frequent: the first eight others are kept, and of the rest eight are drawn.
+        assert found.tokens[:11].tolist() == [1, 5, 7, 0, 2, 3, 4, 6, 8, 9, 10]
+        assert len(set(found.tokens)) == 19
         assert found.truth.tolist() == [0, 1, -1, 2]
-        assert found.log_weight[:3].tolist() == [0.0] * 3
+        assert found.log_weight.tolist() == [0.0] * 11 + [math.log(29 / 8)] * 8
         totals.append((numpy.exp(found.log_weight) * values[found.tokens]).sum())
     error = numpy.std(totals) / math.sqrt(300)
     assert 0 < abs(numpy.mean(totals) - values.sum()) < 4 * error

@@ -100,20 +100,26 @@ def test_the_rate_rises_in_a_line_and_falls_to_nothing(warmup, steps, peak):
     assert steps_down == pytest.approx([peak / max(steps - rising, 1)] * (steps - rising))
 
 
-def test_a_run_equals_a_direct_loop_over_adamw(tmp_path):
-    config = make_config(6, {"weight_decay": 0.1, "clip": 0.3}, save_every=6)
+@pytest.mark.parametrize("small_scale", [1.0, 7.0])
+def test_a_run_equals_a_direct_loop_over_adamw(tmp_path, small_scale):
+    optimiser = {"weight_decay": 0.1, "clip": 0.3, "small_scale": small_scale}
+    config = make_config(6, optimiser, save_every=6)
     train(ToyTask(ALONE), config, tmp_path, ALONE)
 
     task = ToyTask(ALONE)
     task.net.train()
     parameters = [p for p in task.net.parameters() if p.requires_grad]
-    direct = torch.optim.AdamW(parameters, weight_decay=0.1)
+    small = [p for p in parameters if p.numel() <= 16]
+    assert 0 < len(small) < len(parameters)
+    large = [p for p in parameters if p.numel() > 16]
+    direct = torch.optim.AdamW([{"params": small}, {"params": large}], weight_decay=0.1)
     for step in range(6):
         direct.zero_grad()
         for place in range(2):
             (task.loss(2 * step + place).total / 2).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 0.3)
-        direct.param_groups[0]["lr"] = learning_rate(config.optimiser, step, 6)
+        for group, scale in zip(direct.param_groups, (small_scale, 1.0), strict=True):
+            group["lr"] = scale * learning_rate(config.optimiser, step, 6)
         direct.step()
     found = final(tmp_path)
     for name, parameter in task.net.named_parameters():

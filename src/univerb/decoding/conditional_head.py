@@ -5,7 +5,7 @@ phrases that begin with likely tokens are looked at; greedily that is one token.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,26 +13,50 @@ import numpy
 
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place, TokenShare
 from univerb.engines.base import Floats, Ints
-from univerb.modeling.conditional_table import token_vectors
-from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree, TreeLogProbs
+from univerb.modeling.conditional_table import occurrences, token_vectors
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
+from univerb.modeling.phrase_tree import Key, PhraseTree, TreeLogProbs
 from univerb.modeling.scoring import Votes
+from univerb.phrase import Phrase
 
 
 class _Group:
     """The phrases that begin with one token and may be chosen."""
 
-    def __init__(self, rows: Ints, indices: Ints, keys: list[Key]) -> None:
+    def __init__(
+        self, rows: Ints, indices: Ints, phrases: list[Phrase], first_row: Floats
+    ) -> None:
         self.rows = rows
         self.indices = indices
-        self.keys = keys
+        self.first_row = first_row
+        """The LM's input row of the token (d,)."""
+        self.keys = [phrase.ids for phrase in phrases]
+        self.counts = occurrences(phrases)
 
     @cached_property
     def tree(self) -> PhraseTree:
-        return PhraseTree(self.keys)
+        return PhraseTree(self.keys, self.counts)
+
+    @cached_property
+    def order(self) -> list[int]:
+        return sorted(range(len(self.keys)), key=self.keys.__getitem__)
 
     @cached_property
     def sorted_keys(self) -> list[Key]:
-        return sorted(self.keys)
+        return [self.keys[place] for place in self.order]
+
+    @cached_property
+    def columns(self) -> Ints:
+        """The sorted keys' first tokens, -1 behind the end of one."""
+        width = MAX_OVERLAP + 1
+        rows = [[*key[:width], *[-1] * (width - len(key))] for key in self.sorted_keys]
+        return numpy.array(rows, dtype=numpy.int64).reshape(-1, width)
+
+    def beginning_with(self, begin: Key) -> slice:
+        """Return where the keys that begin so are among the sorted ones."""
+        first = bisect_left(self.sorted_keys, begin)
+        # Nothing is larger than what begins so, but for what comes after it.
+        return slice(first, bisect_left(self.sorted_keys, (*begin[:-1], begin[-1] + 1)))
 
     @cached_property
     def place(self) -> dict[Key, int]:
@@ -71,6 +95,7 @@ class ConditionalPhraseHead(PhraseHead):
         super().__init__(*parts)
         self._groups: dict[int, _Group] = {}
         self._first_tokens = numpy.empty(0, numpy.int64)
+        self._token_counts = numpy.empty(0, numpy.int64)
         self._token_vectors = numpy.empty((0, 0), numpy.float32)
 
     def update(self) -> None:
@@ -85,7 +110,11 @@ class ConditionalPhraseHead(PhraseHead):
         """Encode the tokens that phrases begin with, each as a phrase of its own."""
         if self._view is None:
             return numpy.empty(0, numpy.int64)
-        tokens = numpy.unique(self._view.first_tokens[self._bias > -numpy.inf])
+        is_active = self._bias > -numpy.inf
+        tokens, place = numpy.unique(self._view.first_tokens[is_active], return_inverse=True)
+        counts = occurrences(self.vocabulary.snapshot().phrases)
+        counts = counts[self._view.phrase_indices[is_active]]
+        self._token_counts = numpy.bincount(place, counts, len(tokens)).astype(numpy.int64)
         self._token_vectors = token_vectors(self._lm, tokens)
         return tokens
 
@@ -94,13 +123,27 @@ class ConditionalPhraseHead(PhraseHead):
         tokens = self._first_tokens
         if not len(tokens):
             return place.logits
+        scoring = self._lm.scoring
+        state = scoring.state(place.hidden)
         # Not `@`: its threads would wait for those of llama.cpp.
-        scores = numpy.vecdot(self._token_vectors, self._lm.scoring.query(place.hidden))
-        overlap = numpy.zeros(len(tokens), dtype=numpy.int64)
-        for size, keys in self._longer(place.ids, ()):
-            following = {key[size] for key in keys if len(key) > size}
-            overlap[numpy.isin(tokens, list(following))] = size
-        return self._lm.scoring.voted(place.hidden, place.logits, Votes(tokens, scores, overlap))
+        scores = numpy.vecdot(self._token_vectors, scoring.scaled(state))
+        votes = Votes(tokens, scores, self._token_evidence(place.ids))
+        return scoring.voted(state, place.logits, votes)
+
+    def _token_evidence(self, ids: Sequence[int]) -> Evidence:
+        """Look up which first tokens documents have after a text, and how often."""
+        tokens = self._first_tokens
+        overlap, overlap_count = numpy.zeros_like(tokens), numpy.ones_like(tokens)
+        for size in range(1, min(MAX_OVERLAP, len(ids)) + 1):
+            group = self._group(ids[-size])
+            some = group.beginning_with(tuple(ids[-size:]))
+            following, counts = group.columns[some, size], group.counts[group.order][some]
+            place = numpy.searchsorted(tokens, following).clip(max=len(tokens) - 1)
+            is_known = tokens[place] == following
+            found = numpy.bincount(place[is_known], counts[is_known], len(tokens))
+            overlap[found > 0] = size
+            overlap_count[found > 0] = found[found > 0]
+        return Evidence(self._token_counts, overlap, overlap_count)
 
     def logits(self, place: Place) -> PhraseLogits | None:
         """Score the phrases that begin with the likeliest tokens; `exact` with any."""
@@ -139,8 +182,13 @@ class ConditionalPhraseHead(PhraseHead):
         group = self._group(token)
         if not group.keys:
             return None
-        stops = self._lm.scoring.stops(group.tree, place.hidden)
-        return GroupScores(group.tree, group.indices, self._scores(group, place), stops)
+        scoring = self._lm.scoring
+        state = scoring.state(place.hidden)
+        query, offset = scoring.query(state, group.first_row)
+        products = self._weights.logits(query, [group.rows]) + offset
+        stops = scoring.stops(group.tree, state, products)
+        scores = self._allowed_scores(products, group, place)
+        return GroupScores(group.tree, group.indices, scores, stops)
 
     def _scored(self, token: int, place: Place) -> PhraseLogits | None:
         scores = self.scores(token, place)
@@ -152,33 +200,26 @@ class ConditionalPhraseHead(PhraseHead):
         first_tokens = numpy.full(len(logits), token)
         return PhraseLogits(scores.indices, first_tokens, logits, {token: share})
 
-    def _scores(self, group: _Group, place: Place) -> Floats:
-        scores = self._weights.logits(self._lm.scoring.query(place.hidden), [group.rows])
-        scores += self._bias[group.rows] + self._lm.scoring.bonus(self._overlaps(group, place.ids))
+    def _allowed_scores(self, products: Floats, group: _Group, place: Place) -> Floats:
+        bonus = self._lm.scoring.bonus(self._evidence(group, place.ids))
+        scores: Floats = products + self._bias[group.rows] + bonus
         scores[group.lengths > place.max_length] = -numpy.inf
         if repeated := self._repeated_indices(place.ids):
             scores[numpy.isin(group.indices, list(repeated))] = -numpy.inf
         return scores
 
-    def _overlaps(self, group: _Group, ids: Sequence[int]) -> Ints:
-        """Count the last tokens of a text that are, together with a phrase, a phrase as well."""
-        overlaps = numpy.zeros(len(group.keys), dtype=numpy.int64)
+    def _evidence(self, group: _Group, ids: Sequence[int]) -> Evidence:
+        """Look up which phrases of a group go on a longer one that the text is in the middle of."""
+        overlap, overlap_count = numpy.zeros_like(group.counts), numpy.ones_like(group.counts)
         token = group.keys[0][0]
-        for size, keys in self._longer(ids, (token,)):
-            for key in keys:
-                if (place := group.place.get(key[size:])) is not None:
-                    overlaps[place] = size
-        return overlaps
-
-    def _longer(self, ids: Sequence[int], following: Key) -> Iterator[tuple[int, list[Key]]]:
-        """Yield, for the last one, two … tokens, the phrases that begin with them and others."""
         for size in range(1, min(MAX_OVERLAP, len(ids)) + 1):
-            begin = (*ids[-size:], *following)
-            keys = self._group(begin[0]).sorted_keys
-            first = bisect_left(keys, begin)
-            # Nothing is larger than what begins so, but for what comes after it.
-            end = bisect_left(keys, (*begin[:-1], begin[-1] + 1))
-            yield size, keys[first:end]
+            longer = self._group(ids[-size])
+            some = longer.beginning_with((*ids[-size:], token))
+            for key, at in zip(longer.sorted_keys[some], longer.order[some], strict=True):
+                if (place := group.place.get(key[size:])) is not None:
+                    overlap[place] = size
+                    overlap_count[place] = longer.counts[at]
+        return Evidence(group.counts, overlap, overlap_count)
 
     def _group(self, token: int) -> _Group:
         if token not in self._groups:
@@ -190,11 +231,10 @@ class ConditionalPhraseHead(PhraseHead):
         spans = view.groups.find(numpy.array([token])) if view is not None else []
         if view is None or not spans:
             none = numpy.empty(0, numpy.int64)
-            return _Group(none, none, [])
+            return _Group(none, none, [], numpy.empty(0, numpy.float32))
         rows = numpy.arange(len(view.phrase_indices))[spans[0]]
         rows = rows[self._bias[rows] > -numpy.inf]
         indices = view.phrase_indices[rows]
         size = self.vocabulary.static_size
-        return _Group(
-            rows, indices, [self.vocabulary.phrase(size + i).ids for i in indices.tolist()]
-        )
+        phrases = [self.vocabulary.phrase(size + i) for i in indices.tolist()]
+        return _Group(rows, indices, phrases, self._lm.input_rows([token])[0])

@@ -21,6 +21,7 @@ from univerb.decoding.conditional_head import ConditionalPhraseHead, GroupScores
 from univerb.decoding.phrase_head import Place
 from univerb.engines.factory import engine_of
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.evidence import MAX_OVERLAP
 from univerb.modeling.likelihood import (
     PhraseMatch,
     ScoredMatch,
@@ -29,7 +30,6 @@ from univerb.modeling.likelihood import (
     match_phrases,
     scored_text,
 )
-from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 

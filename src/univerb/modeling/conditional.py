@@ -1,20 +1,27 @@
 """The trained part of the conditional form: what phrases are scored against, and when to stop.
 
 An LM's last state was made to predict one token, and a few of its directions are a hundred times
-larger than the rest. Phrases are scored against q = z + a residual of z that starts at zero, where
-z is the state in coordinates in which all directions are alike. At each node of the phrase tree
-they compete with "stop here", whose score depends on the state and on how many phrases go on from
-there. A phrase scores higher where the text is in the middle of a longer one: where the last tokens
-and the phrase are together a candidate, too. The documents also vote on the next token: with a
-probability that the state gives, one of the tokens that phrases begin with is chosen by the LM's
-own logits and the same kind of scores. `scoring` computes all this without torch.
+larger than the rest; z is the state in coordinates in which all directions are alike. The first
+token of a phrase is chosen already when the phrase is scored, so phrases are scored against a guess
+of the state that the LM would have after reading that token (as Hydra and EAGLE draft): a small
+network of z and of the token's row. It learns from the states that training has anyway. A phrase's
+vector begins as the LM's output row of its second token: with a perfect guess the product is the
+LM's own logit of it. Without a guess (`query: 0`) phrases are scored against z.
+
+At each node of the phrase tree phrases compete with "stop here", whose score depends on the state
+and on how often phrases go on from there. What the documents have often scores higher, and so does
+what they have after the last tokens of the text (`evidence`). The documents also vote on the next
+token: with a probability that the state gives, one of the tokens that phrases begin with is chosen
+by the LM's own logits and the same kind of scores. `scoring` computes all this without torch.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.modeling.heads import whitening
-from univerb.modeling.phrase_tree import MAX_OVERLAP
 
 
 class ConditionalHead(nn.Module):
@@ -22,7 +29,7 @@ class ConditionalHead(nn.Module):
 
     Args:
         hidden_size: d, the size of the LM's states.
-        query: Width of the residual; 0 for none.
+        query: Width of the network that guesses the next state; 0 for none.
         bias: Where stopping begins: high, so that a fresh head lets no phrase pass.
     """
 
@@ -30,72 +37,135 @@ class ConditionalHead(nn.Module):
         super().__init__()
         self.register_buffer("whiten", torch.eye(hidden_size))
         self.whiten: Tensor
-        self.down = nn.Linear(hidden_size, query) if query else None
-        self.up = nn.Linear(query, hidden_size) if query else None
-        if self.up is not None:
-            nn.init.zeros_(self.up.weight)
-            nn.init.zeros_(self.up.bias)
+        self.has_guess = query > 0
+        if self.has_guess:
+            self._add_guess(hidden_size, query)
         # Not to go on at all is another choice than to stop after some words: row 0 and row 1.
         self.stop_bias = nn.Parameter(torch.full((2,), bias))
-        self.stop_count = nn.Parameter(torch.ones(2))
+        # A guess is normalised: among many phrases each has less.
+        self.stop_count = nn.Parameter(torch.full((2,), 0.0 if query else 1.0))
         self.stop_gate = nn.Parameter(torch.zeros(2, hidden_size))
         # A nat for each token is a cautious beginning.
         self.overlap = nn.Parameter(torch.arange(1.0, MAX_OVERLAP + 1))
         self.vote_overlap = nn.Parameter(torch.arange(1.0, MAX_OVERLAP + 1))
+        # As often as in the documents; the LM knows for itself how frequent a token is.
+        self.counts = nn.Parameter(torch.tensor([1.0, 0.5]))
+        self.vote_counts = nn.Parameter(torch.tensor([0.0, 0.5]))
         # By the longest overlap of any token: rare where the text is in the middle of no phrase.
         self.vote_bias = nn.Parameter(torch.linspace(-3.0, 0.0, MAX_OVERLAP + 1))
         self.vote_gate = nn.Parameter(torch.zeros(hidden_size))
 
+    def _add_guess(self, hidden_size: int, width: int) -> None:
+        self.register_buffer("unwhiten", torch.eye(hidden_size))
+        self.unwhiten: Tensor
+        self.register_buffer("row_scale", torch.ones(()))
+        self.row_scale: Tensor
+        self.linear = nn.Linear(2 * hidden_size, hidden_size)
+        self.down = nn.Linear(2 * hidden_size, width)
+        self.up = nn.Linear(width, hidden_size)
+        self.offset = nn.Linear(width, 1)
+        for layer in (self.linear, self.up, self.offset):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
     @torch.no_grad()
-    def fit(self, states: Tensor) -> None:
-        """Choose the coordinates by some of the LM's states (N, d), before any training."""
+    def fit(self, states: Tensor, rows: Tensor, vocabulary_size: int) -> None:
+        """Choose the coordinates, before any training.
+
+        Args:
+            states: Some of the LM's states (N, d).
+            rows: Its input rows (..., d) of some tokens.
+            vocabulary_size: |V|.
+        """
         if states.any():
             self.whiten.copy_(whitening(states))
+        if self.has_guess:
+            self.unwhiten.copy_(torch.linalg.inv(self.whiten))
+            self.row_scale.copy_(rows.pow(2).mean().sqrt().clamp_min(1e-6))
+            # Of no state yet: all tokens are equally likely.
+            self.offset.bias.fill_(-math.log(vocabulary_size))
 
-    def query(self, hidden: Tensor) -> Tensor:
-        """Map states (..., d) to what phrases are scored against."""
+    def state(self, hidden: Tensor) -> Tensor:
+        """Return z of the LM's states (..., d)."""
         state: Tensor = hidden @ self.whiten
-        if self.down is not None and self.up is not None:
-            state = state + self.up(nn.functional.silu(self.down(state)))
-        # Of length one, not of size one in each direction: a score is a sum over all of them.
-        query: Tensor = state / hidden.shape[-1] ** 0.5
-        return query
+        return state
 
-    def bonus(self, overlap: Tensor) -> Tensor:
-        """Return what is added to the scores of phrases by the tokens that lead to them."""
-        return nn.functional.pad(self.overlap, (1, 0))[overlap]
+    def base(self, output_rows: Tensor) -> Tensor:
+        """Return what phrases' vectors begin as, by the output rows (P, d) of second tokens."""
+        if not self.has_guess:
+            return torch.zeros_like(output_rows)
+        # h . row = (h whiten) . (unwhiten row); queries are divided by the root.
+        base: Tensor = output_rows @ self.unwhiten * output_rows.shape[-1] ** 0.5
+        return base
+
+    def query(self, state: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what phrases are scored against, and what is added to their scores.
+
+        Args:
+            state: z (..., d).
+            rows: The LM's input rows (..., d) of the tokens that the phrases begin with.
+
+        Returns:
+            (..., d) and (...).
+        """
+        guess, offset = state, torch.zeros_like(state[..., 0])
+        if self.has_guess:
+            both = torch.cat([state, rows / self.row_scale], -1)
+            inner = nn.functional.silu(self.down(both))
+            guess = self.linear(both) + self.up(inner)
+            offset = self.offset(inner)[..., 0]
+        return self.scaled(guess), offset
+
+    def scaled(self, state: Tensor) -> Tensor:
+        """Make a state of length one, not of size one in each direction: a score is a sum."""
+        scaled: Tensor = state / state.shape[-1] ** 0.5
+        return scaled
+
+    def bonus(self, evidence: Evidence) -> Tensor:
+        """Return what the documents' counts add to the scores of phrases."""
+        return _bonus(evidence, self.overlap, self.counts)
 
     def voted(
-        self, hidden: Tensor, scores: Tensor, logprobs: Tensor, overlap: Tensor
+        self, state: Tensor, scores: Tensor, logprobs: Tensor, evidence: Evidence
     ) -> tuple[Tensor, Tensor]:
         """Let the documents vote on the next token.
 
         Args:
-            hidden: (T, d), the LM's states.
+            state: z (T, d).
             scores: (T, F), of the tokens that phrases begin with.
             logprobs: (T, F), the LM's own log-probabilities of them.
-            overlap: (T, F), the tokens before that lead to each.
+            evidence: (T, F), or (F,) for what is the same everywhere.
 
         Returns:
             (T,) the logit of the documents' part, and (T, F) log-probabilities in it.
         """
-        bonus = nn.functional.pad(self.vote_overlap, (1, 0))[overlap]
+        bonus = _bonus(evidence, self.vote_overlap, self.vote_counts)
         chosen = (logprobs + scores + bonus).log_softmax(-1)
-        gate = (hidden @ self.whiten) @ self.vote_gate
         # In the middle of a word, or before a mark, documents that begin phrases have no say.
-        return self.vote_bias[overlap.amax(-1)] + gate + logprobs.logsumexp(-1), chosen
+        bias = self.vote_bias[torch.from_numpy(evidence.overlaps.max(-1))]
+        return bias + state @ self.vote_gate + logprobs.logsumexp(-1), chosen
 
-    def stops(self, hidden: Tensor, is_phrase: Tensor, sizes: Tensor) -> Tensor:
+    def stops(self, state: Tensor, is_phrase: Tensor, totals: Tensor, products: Tensor) -> Tensor:
         """Return the logits (N,) of stopping at nodes of the tree.
 
         Args:
-            hidden: (N, d), the LM's states.
+            state: z (N, d).
             is_phrase: (N,) whether the node is a phrase already, not only a first token.
-            sizes: (N,) number of phrases directly under it.
+            totals: (N,) occurrences of the phrases directly under it.
+            products: (N,) of the query and the vector of the node's phrase; 0 for a first token.
 
         Returns:
             The logits, on the scale of the phrases' scores.
         """
         kind = is_phrase.long()
-        gate = ((hidden @ self.whiten) * self.stop_gate[kind]).sum(-1)
-        return self.stop_bias[kind] + self.stop_count[kind] * sizes.to(gate.dtype).log() + gate
+        gate = (state * self.stop_gate[kind]).sum(-1)
+        scale = self.stop_count[kind] * totals.to(gate.dtype).log()
+        return self.stop_bias[kind] + scale + gate + products
+
+
+def _bonus(evidence: Evidence, overlap: Tensor, weights: Tensor) -> Tensor:
+    """Do what `Evidence.bonus` does, with gradients."""
+    result = nn.functional.pad(overlap, (1, 0))[torch.from_numpy(evidence.overlaps)]
+    for weight, each in zip(weights, (evidence.counts, evidence.overlap_counts), strict=True):
+        result = result + weight * torch.from_numpy(each).to(weight.dtype).log()
+    return result

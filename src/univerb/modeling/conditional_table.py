@@ -4,16 +4,24 @@ Decoding looks only at the phrases of likely first tokens (`decoding.conditional
 of them are scored: it is what `DynamicLM.forward` and HF `generate()` need.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy
 
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Floats, Ints, TableView
-from univerb.modeling.phrase_tree import MAX_OVERLAP, Key, PhraseTree
+from univerb.modeling.phrase_tree import Key, PhraseTree
 from univerb.modeling.scoring import Votes
 from univerb.phrase import Phrase
+
+Following = defaultdict[Key, Counter[int]]
+
+
+def occurrences(phrases: Sequence[Phrase]) -> Ints:
+    """Count how often phrases stand in the documents; one that a user lists counts as one."""
+    return numpy.array([max(len(phrase.sources), 1) for phrase in phrases], dtype=numpy.int64)
 
 
 def token_vectors(lm: PhraseModel, tokens: Ints) -> Floats:
@@ -29,31 +37,37 @@ class ConditionalTable:
     Args:
         lm: The LM and its encoder.
         view: The table, in order.
-        keys: The tokens of all its phrases, by index.
+        phrases: All its phrases, by index.
     """
 
-    def __init__(self, lm: PhraseModel, view: TableView, keys: Sequence[Key]) -> None:
+    def __init__(self, lm: PhraseModel, view: TableView, phrases: Sequence[Phrase]) -> None:
         self._scoring = lm.scoring
         self._size = len(view.rows)
         self._indices = numpy.flatnonzero(view.bias > -numpy.inf)
         self._phrase_tokens = view.first_tokens[self._indices]
         self._outputs = view.outputs[self._indices].astype(numpy.float32)
         self._bias = view.bias[self._indices]
-        active = [keys[index] for index in self._indices.tolist()]
-        self._tree = PhraseTree(active)
+        active = [phrases[index] for index in self._indices.tolist()]
+        self._counts = occurrences(active)
+        self._tree = PhraseTree([phrase.ids for phrase in active], self._counts)
         tokens = self._tree.first_tokens
+        self._token_rows = lm.input_rows(tokens.tolist())
         self._token_vectors = token_vectors(lm, tokens) if active else None
-        phrase_at = {key: place for place, key in enumerate(active)}
+        phrase_at = {phrase.ids: place for place, phrase in enumerate(active)}
         token_at = {token: place for place, token in enumerate(tokens.tolist())}
-        # What may follow some tokens: phrases, and tokens that phrases begin with.
-        self._next_phrases: dict[Key, list[int]] = defaultdict(list)
-        self._next_tokens: dict[Key, list[int]] = defaultdict(list)
-        for key in active:
+        self._token_of = numpy.array([token_at[phrase.ids[0]] for phrase in active], numpy.int64)
+        self._token_counts = numpy.zeros(len(tokens), numpy.int64)
+        # What may follow some tokens, and how often: phrases, and tokens that phrases begin with.
+        self._next_phrases: Following = defaultdict(Counter)
+        self._next_tokens: Following = defaultdict(Counter)
+        for phrase, count in zip(active, self._counts.tolist(), strict=True):
+            key = phrase.ids
+            self._token_counts[token_at[key[0]]] += count
             for size in range(1, min(MAX_OVERLAP + 1, len(key))):
                 if (place := phrase_at.get(key[size:])) is not None:
-                    self._next_phrases[key[:size]].append(place)
+                    self._next_phrases[key[:size]][place] += count
                 if (place := token_at.get(key[size])) is not None:
-                    self._next_tokens[key[:size]].append(place)
+                    self._next_tokens[key[:size]][place] += count
 
     def unit_logits(
         self, logits: Floats, hidden: Floats, before: Sequence[Sequence[int]] | None
@@ -74,23 +88,34 @@ class ConditionalTable:
         units[:, : logits.shape[1]] = logits
         if self._token_vectors is None:
             return units
-        query, texts = scoring.query(hidden), before or [()] * len(hidden)
-        scores = query @ self._outputs.T + self._bias
-        votes = query @ self._token_vectors.T
+        states, texts = scoring.state(hidden), before or [()] * len(hidden)
+        products = numpy.stack([self._products(state) for state in states])
+        scores = products + self._bias
+        votes = scoring.scaled(states) @ self._token_vectors.T
         for row, text in enumerate(texts):
-            overlap = _overlaps(self._next_tokens, text, votes.shape[1])
-            vote = Votes(tree.first_tokens, votes[row], overlap)
-            units[row, : logits.shape[1]] = scoring.voted(hidden[row], logits[row], vote)
-            scores[row] += scoring.bonus(_overlaps(self._next_phrases, text, scores.shape[1]))
-        shares = tree.log_probs(scores, scoring.stops(tree, hidden))
+            evidence = _evidence(self._token_counts, self._next_tokens, text)
+            vote = Votes(tree.first_tokens, votes[row], evidence)
+            units[row, : logits.shape[1]] = scoring.voted(states[row], logits[row], vote)
+            scores[row] += scoring.bonus(_evidence(self._counts, self._next_phrases, text))
+        shares = tree.log_probs(scores, scoring.stops(tree, states, products))
         units[:, logits.shape[1] + self._indices] = units[:, self._phrase_tokens] + shares.phrases
         units[:, tree.first_tokens] += shares.stops
         return units
 
+    def _products(self, state: Floats) -> Floats:
+        """Return the products (P,) of all phrases with the query of their first tokens."""
+        rows = self._token_rows
+        queries, offsets = self._scoring.query(numpy.broadcast_to(state, rows.shape), rows)
+        at = self._token_of
+        result: Floats = (queries[at] * self._outputs).sum(-1) + offsets[at]
+        return result
 
-def _overlaps(following: Mapping[Key, list[int]], text: Sequence[int], count: int) -> Ints:
-    """Count the last tokens of a text that lead to each of some phrases or tokens."""
-    overlaps = numpy.zeros(count, numpy.int64)
+
+def _evidence(counts: Ints, following: Following, text: Sequence[int]) -> Evidence:
+    """Return what documents say of phrases, or of first tokens, after a text."""
+    overlap, overlap_count = numpy.zeros_like(counts), numpy.ones_like(counts)
     for size in range(1, min(MAX_OVERLAP, len(text)) + 1):
-        overlaps[following.get(tuple(text[-size:]), [])] = size
-    return overlaps
+        found = following.get(tuple(text[-size:]), Counter[int]())
+        overlap[list(found)] = size
+        overlap_count[list(found)] = list(found.values())
+    return Evidence(counts, overlap, overlap_count)

@@ -19,10 +19,10 @@ from univerb.modeling.card import ADAPTER, adapter_beside, backbone_of, find_enc
 from univerb.modeling.checkpoint import describe, read_checkpoint, write_checkpoint
 from univerb.modeling.conditional_table import ConditionalTable
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
+from univerb.modeling.evidence import MAX_OVERLAP
 from univerb.modeling.parameters import parameter_version
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.modeling.phrase_table import Matrix, PhraseVectors, TableView
-from univerb.modeling.phrase_tree import MAX_OVERLAP
 from univerb.modeling.scoring import Scoring
 from univerb.modeling.table_tensors import TableTensors
 from univerb.phrase import Phrase
@@ -196,9 +196,15 @@ class DynamicLM(PhraseModel):
         if not self.scoring.is_conditional:
             return None
         if view not in self._conditional_tables:
-            keys = [phrase.ids for phrase in vocabulary.snapshot().phrases]
-            self._conditional_tables[view] = ConditionalTable(self, view.in_order(), keys)
+            phrases = vocabulary.snapshot().phrases
+            self._conditional_tables[view] = ConditionalTable(self, view.in_order(), phrases)
         return self._conditional_tables[view]
+
+    def input_rows(self, tokens: Sequence[int]) -> Matrix:
+        """Return the vectors that the LM reads for tokens (n, d)."""
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.model.device)
+        rows: Matrix = self.embeddings.input(ids).detach().float().cpu().numpy()
+        return rows
 
     def parameter_version(self) -> int:
         """Return a number that differs once the encoder or the LM's rows are changed."""

@@ -141,9 +141,25 @@ class PhraseEncoder(nn.Module):
         hidden = self.states(phrases, embeddings)
         device = hidden.device
         last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
-        first = torch.tensor([phrase.ids[0] for phrase in phrases], device=device)
-        rows = embeddings.input(last), embeddings.output_weight[first]
-        return PhraseVectors(*self.heads(hidden, *rows))
+        begin = torch.tensor([(*phrase.ids, -1)[:2] for phrase in phrases], device=device)
+        base = self.output_base(begin, embeddings)
+        return PhraseVectors(*self.heads(hidden, embeddings.input(last), base))
+
+    def output_base(self, begin: Tensor, embeddings: Embeddings) -> Tensor:
+        """Return what output vectors (P, d) begin as: a row of the LM, as its form needs it.
+
+        Args:
+            begin: (P, 2) the first two tokens; -1 where there is no second.
+            embeddings: The LM's embedding layers.
+
+        Returns:
+            The first token's row; in the conditional form that of the second one.
+        """
+        first, second = begin.unbind(1)
+        if self.conditional is None:
+            return embeddings.output_weight[first]
+        rows = self.conditional.base(embeddings.output_weight[second.clamp_min(0)])
+        return rows * (second >= 0)[:, None]
 
     def encode_to_numpy(
         self, phrases: Sequence[Phrase], embeddings: Embeddings

@@ -4,8 +4,8 @@
 `SplitHeads` gives each side its own, as a correction of vectors that the LM knows already: the
 last token's row on the input side, the first token's on the output side. Both corrections start
 at zero, so a fresh encoder changes nothing that its bias does not allow. In the conditional form
-(`conditional`) the first token is chosen already: the output vector is the correction alone, and
-what it is scored against brings its own coordinates.
+(`conditional`) the first token is chosen already: the output vector begins as the second token's
+row, and what it is scored against brings its own coordinates.
 """
 
 import torch
@@ -60,20 +60,20 @@ class SplitHeads(nn.Module):
             # Of length one, not of size one in each direction: a score is a sum over all of them.
             self.scored.copy_(whitening(states) / states.shape[1] ** 0.5)
 
-    def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, last: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to input and output vectors, both (P, d).
 
         Args:
             hidden: The encoder's state at each phrase's last token.
             last: The LM's input row of that token.
-            first: The LM's output row of the phrase's first token.
+            base: What the output vector begins as (`PhraseEncoder.output_base`).
 
         Returns:
             Input and output vectors.
         """
         whitened = hidden @ self.read
         inputs, outputs = last + self.input(whitened) * self.fed, self.output(whitened)
-        return inputs, outputs if self.scored is None else first + outputs @ self.scored
+        return inputs, base + (outputs if self.scored is None else outputs @ self.scored)
 
 
 class TiedHead(nn.Module):
@@ -93,7 +93,7 @@ class TiedHead(nn.Module):
         self.register_buffer("bias", torch.zeros(()), persistent=False)
         self.bias: Tensor
 
-    def forward(self, hidden: Tensor, last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, last: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden states (P, d_e) to the vectors (P, d), the same for both sides."""
         vectors = self.projector(hidden)
         return vectors, vectors

@@ -20,9 +20,6 @@ Floats = NDArray[numpy.floating[Any]]
 Ints = NDArray[numpy.int64]
 Key = tuple[int, ...]
 
-MAX_OVERLAP = 4
-"""Tokens of the text that are looked at before a phrase, to see whether it goes on a longer one."""
-
 
 class TreeLogProbs(NamedTuple):
     """Log-probabilities given the first token; leading axes are those of the scores."""
@@ -38,9 +35,10 @@ class PhraseTree:
 
     Args:
         keys: The phrases' tokens, none twice.
+        counts: (P,) how often each stands in the documents; once if not given.
     """
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[Key], counts: Ints | None = None) -> None:
         parent, level = _parents(keys)
         first = numpy.array([key[0] for key in keys], dtype=numpy.int64)
         # Siblings are contiguous, and parents come before their children.
@@ -55,8 +53,9 @@ class PhraseTree:
         """(P,), the node that each phrase hangs under."""
         self.parent: Ints = parent[self.begin]
         """The phrase that each node is; -1 for a first token."""
-        self.sizes: Ints = numpy.diff(self.begin, append=len(keys))
-        """Number of phrases directly under each node."""
+        occurrences = numpy.ones(len(keys), numpy.int64) if counts is None else counts[self.order]
+        self.totals: Ints = numpy.add.reduceat(occurrences, self.begin)
+        """Occurrences of the phrases directly under each node."""
         lengths = numpy.array([len(key) for key in keys], dtype=numpy.int64)[self.order]
         self.depth: Ints = numpy.where(self.parent < 0, 1, lengths[self.parent])
         """Tokens of each node."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
+from univerb.modeling.evidence import Evidence
 from univerb.modeling.phrase_tree import PhraseTree
 
 Floats = NDArray[numpy.float32]
@@ -24,8 +25,8 @@ class Votes(NamedTuple):
     """(F,) the tokens that phrases begin with."""
     scores: Floats
     """(F,) of each as a phrase of one token."""
-    overlap: NDArray[numpy.int64]
-    """(F,) the last tokens that are, together with each, the beginning of a phrase."""
+    evidence: Evidence
+    """(F,)"""
 
 
 class Scoring:
@@ -43,34 +44,56 @@ class Scoring:
         """Whether phrases share the probability of their first tokens."""
         return bool(self._parts)
 
-    def query(self, hidden: Floats) -> Floats:
-        """Return what phrases are scored against, for states (..., d)."""
-        if not self.is_conditional:
-            return hidden
-        parts = self._parts
-        state = hidden @ parts["whiten"]
-        if "down.weight" in parts:
-            inner = state @ parts["down.weight"].T + parts["down.bias"]
-            inner = inner / (1.0 + numpy.exp(-inner))
-            state = state + inner @ parts["up.weight"].T + parts["up.bias"]
-        scale = numpy.float32(hidden.shape[-1] ** -0.5)
-        result: Floats = state * scale
-        return result
+    def state(self, hidden: Floats) -> Floats:
+        """Return states (..., d) in the coordinates that everything else takes them in."""
+        state: Floats = hidden @ self._parts["whiten"]
+        return state
 
-    def stops(self, tree: PhraseTree, hidden: Floats) -> Floats:
-        """Return the scores (..., N) of stopping at the nodes of a tree, for states (..., d)."""
+    def query(self, state: Floats, rows: Floats) -> tuple[Floats, Floats]:
+        """Return what phrases are scored against (..., d), and what is added to their scores (...).
+
+        `rows` are the LM's input rows (..., d) of the tokens that the phrases begin with.
+        """
         parts = self._parts
-        kind = (tree.parent >= 0).astype(int)
-        gates = hidden @ parts["whiten"] @ parts["stop_gate"].T + parts["stop_bias"]
-        scores: Floats = gates[..., kind] + parts["stop_count"][kind] * numpy.log(tree.sizes)
+        if "down.weight" not in parts:
+            return self.scaled(state), numpy.zeros(state.shape[:-1], numpy.float32)
+        both = numpy.concatenate([state, rows / parts["row_scale"]], axis=-1)
+        inner = both @ parts["down.weight"].T + parts["down.bias"]
+        inner = inner / (1.0 + numpy.exp(-inner))
+        guess = both @ parts["linear.weight"].T + parts["linear.bias"]
+        guess += inner @ parts["up.weight"].T + parts["up.bias"]
+        offset = inner @ parts["offset.weight"][0] + parts["offset.bias"][0]
+        return self.scaled(guess), offset
+
+    def scaled(self, state: Floats) -> Floats:
+        """Make a state of length one, not of size one in each direction: a score is a sum."""
+        return state * numpy.float32(state.shape[-1] ** -0.5)
+
+    def stops(self, tree: PhraseTree, state: Floats, products: Floats) -> Floats:
+        """Return the scores (..., N) of stopping at the nodes of a tree.
+
+        Args:
+            tree: The phrases.
+            state: (..., d)
+            products: (..., P) of the query and the phrases' vectors, offset included.
+
+        Returns:
+            The scores.
+        """
+        parts, is_phrase = self._parts, tree.parent >= 0
+        kind = is_phrase.astype(int)
+        gates = state @ parts["stop_gate"].T + parts["stop_bias"]
+        scores: Floats = gates[..., kind] + parts["stop_count"][kind] * numpy.log(tree.totals)
+        # To stop at a phrase is that phrase itself: what its extensions share decides nothing.
+        scores[..., is_phrase] += products[..., tree.order[tree.parent[is_phrase]]]
         return scores
 
-    def voted(self, hidden: Floats, logits: Floats, votes: Votes) -> Floats:
+    def voted(self, state: Floats, logits: Floats, votes: Votes) -> Floats:
         """Let the documents vote on the next token.
 
         Args:
-            hidden: (d,) the LM's state.
-            logits: (V,) its logits.
+            state: (d,)
+            logits: (V,) the LM's.
             votes: What the documents say.
 
         Returns:
@@ -79,19 +102,19 @@ class Scoring:
         parts = self._parts
         total = _log_sum(logits)
         own = logits[votes.tokens] - total
-        bonus = numpy.append(numpy.float32(0.0), parts["vote_overlap"])[votes.overlap]
+        bonus = votes.evidence.bonus(parts["vote_overlap"], parts["vote_counts"])
         scores = own + votes.scores + bonus
         chosen = scores - _log_sum(scores)
-        gate = float(hidden @ parts["whiten"] @ parts["vote_gate"])
-        part = float(parts["vote_bias"][votes.overlap.max()]) + gate + _log_sum(own)
+        gate = float(state @ parts["vote_gate"])
+        part = float(parts["vote_bias"][votes.evidence.overlaps.max()]) + gate + _log_sum(own)
         result = logits - numpy.float32(numpy.logaddexp(0.0, part))
         by_documents = total - float(numpy.logaddexp(0.0, -part)) + chosen
         result[votes.tokens] = numpy.logaddexp(result[votes.tokens], by_documents)
         return result
 
-    def bonus(self, overlap: NDArray[numpy.int64]) -> Floats:
-        """Return what is added to the scores of phrases by the tokens that lead to them."""
-        return numpy.append(numpy.float32(0.0), self._parts["overlap"])[overlap]
+    def bonus(self, evidence: Evidence) -> Floats:
+        """Return what the documents' counts add to the scores of phrases."""
+        return evidence.bonus(self._parts["overlap"], self._parts["counts"])
 
 
 def _log_sum(values: Floats) -> float:

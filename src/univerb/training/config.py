@@ -108,10 +108,16 @@ class FrozenConfig(Section):
     """Shortest and longest phrase, in tokens."""
     max_options: int | None = Field(default=64, ge=1)
     """Phrases among which one choice is made; more are sampled. null for all."""
+    max_votes: int | None = Field(default=64, ge=1)
+    """First tokens of phrases that documents vote on: so many of the most frequent and a sample of
+    as many others. null for all."""
     unit_price: float = Field(default=1.0, ge=0.0, le=100.0)
     """Nats that a unit less is worth: 0 is the marginal likelihood, which hardly fires."""
     teacher: float = Field(default=0.5, ge=0.0, le=1000.0)
     """Weight of the distillation of the LM's choice among phrases that begin as the text does."""
+    guess_places: int = Field(default=128, ge=0)
+    """Words of a passage at which the guess of the LM's next state is trained (encoder.query)."""
+    guess_weight: float = Field(default=0.1, ge=0.0, le=1000.0)
     states: Literal["float32", "bfloat16"] = "float32"
     """Precision in which the LM reads the text: bfloat16 is faster where the CPU has it."""
     cache: str | None = None
@@ -132,6 +138,9 @@ class OptimiserConfig(Section):
     """AdamW with a linear schedule (docs/method.md, Optimisation)."""
 
     rate: float = Field(default=5e-5, gt=0.0, le=1.0)
+    small_scale: float = Field(default=1.0, gt=0.0, le=1000.0)
+    """How many times faster parameters of a few numbers learn, such as biases and the weights of
+    counts: Adam moves each number by about the rate, and these have to move by whole nats."""
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0.0, le=1.0)
     warmup: float = Field(default=0.01, ge=0.0, lt=1.0)

@@ -4,9 +4,10 @@ Both act when the module that they wrap is called. A task calls parts of its mod
 their `forward`; so all of them become one module, and the task's work is done inside its forward.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from univerb.training.processes import Processes
+
+_SMALL = 16
+"""Numbers of a parameter that counts as small."""
 
 
 class _AllModules(nn.Module):
@@ -27,6 +31,14 @@ class _AllModules(nn.Module):
 
     def forward(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
         return work()
+
+
+class ParameterGroup(NamedTuple):
+    """Parameters that one optimiser call takes."""
+
+    params: list[nn.Parameter]
+    is_small: bool
+    """Whether each is a few numbers, such as a bias, and not a matrix or a vector of features."""
 
 
 class ParallelModules:
@@ -52,12 +64,13 @@ class ParallelModules:
         named = self.plain.parts.named_parameters()
         return dict(sorted((name, p) for name, p in named if p.requires_grad))
 
-    def groups(self) -> list[list[nn.Parameter]]:
+    def groups(self) -> list[ParameterGroup]:
         """Return what trains in groups that one optimiser call can take: sharded or not."""
-        split: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        split: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
         for parameter in self.parameters().values():
-            split[isinstance(parameter, DTensor)].append(parameter)
-        return [group for group in split.values() if group]
+            is_small = parameter.numel() <= _SMALL
+            split[isinstance(parameter, DTensor), is_small].append(parameter)
+        return [ParameterGroup(group, is_small) for (_, is_small), group in split.items()]
 
     def run(self, work: Callable[[], Any], *, train: bool = True) -> Any:  # noqa: ANN401
         """Return the result of a task's function, called where it can use the modules.
@@ -89,8 +102,8 @@ class ParallelModules:
         """Scale the gradients so that their norm is at most `limit`, and return what it was."""
         norms = []
         for group in self.groups():
-            grads = [p.grad for p in group if p.grad is not None]
-            if self._is_sharded and not isinstance(group[0], DTensor):
+            grads = [p.grad for p in group.params if p.grad is not None]
+            if self._is_sharded and not isinstance(group.params[0], DTensor):
                 # What FSDP does for the parameters that it shards.
                 for grad in grads:
                     dist.all_reduce(grad)

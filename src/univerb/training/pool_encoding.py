@@ -66,5 +66,6 @@ def _encode(
         column([layout.column[k] for k in phrases]),
     ]
     last = lm.embeddings.input(column([pool.keys[k][-1] for k in phrases]))
-    first = lm.embeddings.output_weight[column([pool.keys[k][0] for k in phrases])]
-    return PhraseVectors(*lm.encoder.heads(states, last, first))
+    begin = torch.tensor([(*pool.keys[k], -1)[:2] for k in phrases], device=device)
+    base = lm.encoder.output_base(begin.reshape(-1, 2), lm.embeddings)
+    return PhraseVectors(*lm.encoder.heads(states, last, base))

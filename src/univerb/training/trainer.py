@@ -155,7 +155,10 @@ class Trainer:
         self.modules.plain.train()
         settings = config.optimiser
         self.optimiser = torch.optim.AdamW(
-            [{"params": group} for group in self.modules.groups()],
+            [
+                {"params": group.params, "scale": settings.small_scale if group.is_small else 1.0}
+                for group in self.modules.groups()
+            ],
             lr=settings.rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
@@ -187,7 +190,7 @@ class Trainer:
         self._check_finite(metrics["loss"], norm)
         rate = learning_rate(self.config.optimiser, step, self.config.run.steps)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
         self.optimiser.step()
         self.progress.step += 1
         seconds = time.perf_counter() - began

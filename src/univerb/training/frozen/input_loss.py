@@ -67,10 +67,8 @@ def input_losses(
     windows = torch.from_numpy(rows.ids)[:, : int(lengths.max())]
     hidden = lm.encoder.hidden_states(windows, lm.embeddings)
     at_last = torch.arange(len(windows)), lengths - 1
-    last, first = windows[at_last], windows[:, 0]
-    vectors, _ = lm.encoder.heads(
-        hidden[at_last], lm.embeddings.input(last), lm.embeddings.output_weight[first]
-    )
+    last = lm.embeddings.input(windows[at_last])
+    vectors, _ = lm.encoder.heads(hidden[at_last], last, torch.zeros_like(last))
     # It has the position of its last token: later tokens then keep their positions.
     branches = [
         Branch(start - base, vector[None], size - 1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.phrases.hashing import Ints
 from univerb.training.frozen.windows import Flags, Windows, hashes
 
@@ -31,6 +31,8 @@ class CandidateTree:
     """(K, L) their tokens."""
     length: Ints
     """(K,)"""
+    count: Ints
+    """(K,) how often each stands in the candidates' texts."""
     children: Ints
     """(K,) the phrases by the node that they hang under."""
     edges: Ints
@@ -40,11 +42,13 @@ class CandidateTree:
     def of(cls, windows: Windows) -> "CandidateTree":
         """Collect the phrases of windows."""
         row, column = numpy.nonzero(windows.is_phrase)
-        keys, index = numpy.unique(windows.keys[row, column], return_index=True)
+        keys, index, count = numpy.unique(
+            windows.keys[row, column], return_index=True, return_counts=True
+        )
         row, column = row[index], column[index]
         first = numpy.unique(windows.ids[row, 0])
         # The longest shorter beginning that is a phrase, too, be it in another place.
-        found, is_known = _find(keys, windows.keys[row])
+        found, is_known = find(keys, windows.keys[row])
         is_known &= numpy.arange(windows.keys.shape[1]) < column[:, None]
         longest = numpy.where(is_known, numpy.arange(windows.keys.shape[1]), -1).max(1, initial=-1)
         parent = numpy.where(
@@ -55,21 +59,26 @@ class CandidateTree:
         children = numpy.argsort(parent, kind="stable")
         nodes = numpy.arange(len(first) + len(keys) + 1)
         edges = numpy.searchsorted(parent[children], nodes)
-        return cls(first, keys, windows.ids[row], column + 1, children, edges)
+        return cls(first, keys, windows.ids[row], column + 1, count, children, edges)
 
     @property
     def sizes(self) -> Ints:
         """Number of phrases directly under each node."""
         return numpy.diff(self.edges)
 
+    @property
+    def totals(self) -> Ints:
+        """How often phrases directly under each node stand in the candidates' texts."""
+        return numpy.diff(numpy.cumsum(numpy.append(0, self.count[self.children]))[self.edges])
+
     def roots(self, tokens: Ints) -> Ints:
         """Return the nodes of first tokens, -1 where no phrase begins so."""
-        found, is_known = _find(self.first, tokens)
+        found, is_known = find(self.first, tokens)
         return numpy.where(is_known, found, -1)
 
     def phrases(self, keys: Ints) -> Ints:
         """Return the phrases with these hashes, -1 where there is none."""
-        found, is_known = _find(self.keys, keys)
+        found, is_known = find(self.keys, keys)
         return numpy.where(is_known, found, -1)
 
 
@@ -87,16 +96,18 @@ class Stretch:
     """(C,) the token after which each choice is made."""
     is_phrase: Flags
     """(C,) whether its node is a phrase, not only a first token."""
-    size: Ints
-    """(C,) number of phrases under the node, whether or not all are among the options."""
+    arrival: Ints
+    """(C,) the option that its node is, at an earlier choice; -1 for a first token."""
+    total: Ints
+    """(C,) occurrences of phrases under the node, whether or not all are among the options."""
     option: Ints
     """(O,) phrases, as indices into `CandidateTree.keys`."""
     choice: Ints
     """(O,) the choice that each is an option of."""
     log_weight: Floats
     """(O,) how many phrases an option stands for, where others were left out."""
-    overlap: Ints
-    """(O,) tokens before the place that are, together with the option, a phrase of the pool."""
+    evidence: Evidence
+    """(O,)"""
     unit_begin: Ints
     """(U,) tokens and phrases of the text, in its order."""
     unit_end: Ints
@@ -144,7 +155,8 @@ def stretch(
     is_true = numpy.zeros(len(pool.keys), dtype=bool)
     is_true[reached.node[reached.node >= len(pool.first)] - len(pool.first)] = True
     option, choice, log_weight = _options(pool, nodes, is_true, max_options, generator)
-    taken, stopped = _paths(pool, reached, choice_of, option, choice)
+    taken, stopped, arrival = _paths(pool, reached, choice_of, option, choice)
+    overlap, overlap_count = _overlaps(pool, ids, reached.start[has_children][choice], option)
     # Elsewhere the text has the LM's tokens.
     is_plain = numpy.ones(span[1] - span[0], dtype=bool)
     is_plain[reached.start - span[0]] = False
@@ -157,11 +169,12 @@ def stretch(
         *span,
         state=reached.start[has_children] - 1,
         is_phrase=nodes >= len(pool.first),
-        size=pool.sizes[nodes],
+        arrival=arrival,
+        total=pool.totals[nodes],
         option=option,
         choice=choice,
         log_weight=log_weight,
-        overlap=_overlaps(pool, ids, reached.start[has_children][choice], option),
+        evidence=Evidence(pool.count[option], overlap, overlap_count),
         unit_begin=begin[order],
         unit_end=end[order],
         taken=(number[taken[:, 0]], taken[:, 1]),
@@ -213,26 +226,38 @@ def _options(
     )
 
 
-def _overlaps(pool: CandidateTree, ids: NDArray[numpy.int32], start: Ints, option: Ints) -> Ints:
-    """Count the tokens before places that are, together with an option, a phrase of the pool."""
+def _overlaps(
+    pool: CandidateTree, ids: NDArray[numpy.int32], start: Ints, option: Ints
+) -> tuple[Ints, Ints]:
+    """Count the tokens before places that are, together with an option, a phrase of the pool.
+
+    Returns also how often that phrase stands in the candidates' texts.
+    """
     overlap = numpy.zeros(len(option), dtype=numpy.int64)
+    count = numpy.ones(len(option), dtype=numpy.int64)
     width = pool.ids.shape[1]
     for size in range(1, MAX_OVERLAP + 1):
         fits = numpy.flatnonzero((pool.length[option] + size <= width) & (start >= size))
         before = ids[start[fits][:, None] - numpy.arange(size, 0, -1)].astype(numpy.int64)
         joined = numpy.concatenate([before, pool.ids[option[fits], : width - size]], axis=1)
         keys = hashes(joined)[numpy.arange(len(fits)), pool.length[option[fits]] + size - 1]
-        overlap[fits[pool.phrases(keys) >= 0]] = size
-    return overlap
+        phrase = pool.phrases(keys)
+        overlap[fits[phrase >= 0]] = size
+        count[fits[phrase >= 0]] = pool.count[phrase[phrase >= 0]]
+    return overlap, count
 
 
 def _paths(
     pool: CandidateTree, reached: _Reached, choice_of: Ints, option: Ints, choice: Ints
-) -> tuple[Ints, Ints]:
-    """Return (unit, option) for all that leads to each reached node, (unit, choice) for stops."""
+) -> tuple[Ints, Ints, Ints]:
+    """Return (unit, option) for all that leads to each reached node, (unit, choice) for stops.
+
+    And, for each choice, the option that led to its node.
+    """
     places = {pair: i for i, pair in enumerate(zip(choice.tolist(), option.tolist(), strict=True))}
     taken: list[tuple[int, int]] = []
     path: list[int] = []
+    last: list[int] = []
     for unit, node in enumerate(reached.node.tolist()):
         if node < len(pool.first):
             path = []
@@ -240,12 +265,14 @@ def _paths(
             # A phrase hangs under the node that the text reached before it.
             path = [*path, places[int(choice_of[unit - 1]), node - len(pool.first)]]
         taken += [(unit, at) for at in path]
+        last.append(path[-1] if path else -1)
     units = numpy.flatnonzero(choice_of >= 0)
     stopped = numpy.stack([units, choice_of[units]], axis=1)
-    return numpy.array(taken, dtype=numpy.int64).reshape(-1, 2), stopped
+    arrival = numpy.array(last, dtype=numpy.int64)[units]
+    return numpy.array(taken, dtype=numpy.int64).reshape(-1, 2), stopped, arrival
 
 
-def _find(known: Ints, wanted: Ints) -> tuple[Ints, Flags]:
+def find(known: Ints, wanted: Ints) -> tuple[Ints, Flags]:
     """Return where wanted numbers are among sorted ones, and which of them are there."""
     if not len(known):
         return numpy.zeros_like(wanted), numpy.zeros(wanted.shape, dtype=bool)

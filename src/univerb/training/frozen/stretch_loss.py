@@ -38,6 +38,7 @@ def stretch_loss(
     head: ConditionalHead,
     stretch: Stretch,
     vectors: Tensor,
+    input_rows: Tensor,
     hidden: Tensor,
     next_logprob: Tensor,
     voted_logprob: Tensor,
@@ -49,6 +50,7 @@ def stretch_loss(
         head: Scores states.
         stretch: The ways of writing it.
         vectors: (O, d) the output vectors of its options.
+        input_rows: (N, d) the LM's input rows of the passage's tokens.
         hidden: (N, d) the LM's states after each token of the passage.
         next_logprob: (N,) the LM's log-probability of the token that follows each.
         voted_logprob: (T,) that of each token of the stretch, with the documents' vote.
@@ -61,12 +63,15 @@ def stretch_loss(
     choice = torch.from_numpy(stretch.choice)
     # A place with several nodes has one query.
     places, place = torch.unique(state, return_inverse=True)
-    queries = head.query(hidden[places].float())
-    scores = (queries[place[choice]] * vectors).sum(-1)
-    scores = scores + head.bonus(torch.from_numpy(stretch.overlap))
+    states = head.state(hidden[places].float())
+    queries, offsets = head.query(states, input_rows[places + 1])
+    products = (queries[place[choice]] * vectors).sum(-1) + offsets[place[choice]]
+    scores = products + head.bonus(stretch.evidence)
     scores = scores + torch.from_numpy(stretch.log_weight).float()
-    kinds, sizes = torch.from_numpy(stretch.is_phrase), torch.from_numpy(stretch.size)
-    stops = head.stops(hidden[state].float(), kinds, sizes)
+    kinds, totals = torch.from_numpy(stretch.is_phrase), torch.from_numpy(stretch.total)
+    # The last one, where there is none, counts as zero.
+    arrival = nn.functional.pad(products, (0, 1))[torch.from_numpy(stretch.arrival)]
+    stops = head.stops(states[place], kinds, totals, arrival)
     total = _log_totals(scores, choice, stops)
     go, stop = scores - total[choice], stops - total
     begin = torch.from_numpy(stretch.unit_begin)
@@ -120,11 +125,11 @@ def voted_logprobs(
     """
     if not len(ballot.tokens):
         return logprob
-    states = hidden.float()
-    own = states @ output_rows.T - logsumexp[:, None]
+    own = hidden.float() @ output_rows.T - logsumexp[:, None]
     own = own + torch.from_numpy(ballot.log_weight).float()
-    scores = head.query(states) @ vectors.T
-    part, chosen = head.voted(states, scores, own, torch.from_numpy(ballot.overlap))
+    state = head.state(hidden.float())
+    scores = head.scaled(state) @ vectors.T
+    part, chosen = head.voted(state, scores, own, ballot.evidence)
     truth = torch.from_numpy(ballot.truth)
     named = chosen.gather(1, truth.clamp_min(0)[:, None])[:, 0].masked_fill(truth < 0, -torch.inf)
     by_lm = nn.functional.logsigmoid(-part) + logprob

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.phrase_tree import MAX_OVERLAP
+from univerb.modeling.evidence import MAX_OVERLAP
 from univerb.phrases.hashing import Ints
 from univerb.training.config import FrozenConfig
 from univerb.training.frozen.pools import CandidateTree, Stretch, stretch
@@ -59,7 +59,7 @@ def stretches(
         if len(pool.keys):
             span, ids, limit = (begin, end), passage.text.ids, settings.max_options
             made = stretch(pool, ids, truth, span, limit, generator)
-            votes = ballot(phrases, ids, span, limit, generator)
+            votes = ballot(phrases, ids, span, settings.max_votes, generator)
             result.append(PooledStretch(pool, made, votes))
     return result
 
@@ -110,10 +110,10 @@ def encode_outputs(lm: DynamicLM, ids: Ints, length: Ints) -> Tensor:
     hidden = torch.cat(states)[torch.from_numpy(numpy.argsort(numpy.concatenate(order)))]
     rows = torch.from_numpy(ids)
     last = lm.embeddings.input(rows.gather(1, torch.from_numpy(length)[:, None] - 1)[:, 0])
+    begin = rows[:, :2].masked_fill(torch.from_numpy(length)[:, None] <= torch.arange(2), -1)
     with torch.autocast(hidden.device.type, enabled=False):
-        outputs: Tensor = lm.encoder.heads(
-            hidden.float(), last, lm.embeddings.output_weight[rows[:, 0]]
-        )[1]
+        base = lm.encoder.output_base(begin, lm.embeddings)
+        outputs: Tensor = lm.encoder.heads(hidden.float(), last, base)[1]
     return outputs
 
 
@@ -128,6 +128,8 @@ def loss_of(
     head, made = lm.encoder.conditional, part.stretch
     assert head is not None
     before = slice(made.begin - 1, made.end - 1)
+    with torch.no_grad():
+        rows = lm.embeddings.input(passage.ids)
     with torch.autocast(passage.hidden.device.type, enabled=False):
         voted = voted_logprobs(
             head,
@@ -138,5 +140,5 @@ def loss_of(
             passage.logsumexp[before],
             passage.next_logprob[before],
         )
-        text = passage.hidden, passage.next_logprob
+        text = rows, passage.hidden, passage.next_logprob
         return stretch_loss(head, made, vectors.options, *text, voted, unit_price)

@@ -31,7 +31,7 @@ def validate_frozen(lm: DynamicLM, cache: StateCache, config: TrainingConfig) ->
         writing it save; `score`: what the run minimises; `kl` after a phrase fed as one vector.
     """
     sums: dict[str, float] = defaultdict(float)
-    settings = config.frozen.model_copy(update={"max_options": None})
+    settings = config.frozen.model_copy(update={"max_options": None, "max_votes": None})
     for index in range(config.data.passages):
         passage = cache.passage(index)
         parts = stretches(passage, settings, numpy.random.default_rng(0))
