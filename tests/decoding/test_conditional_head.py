@@ -61,16 +61,22 @@ def slow(lm, counts, at, bias=0.0):
     with torch.no_grad():
         outputs = lm.encoder.encode(phrases, lm.embeddings).outputs.numpy()
     state = at.hidden @ part["whiten"]
-    inner = part["down.weight"] @ state + part["down.bias"]
-    query = state + part["up.weight"] @ (inner / (1 + numpy.exp(-inner))) + part["up.bias"]
-    scores = {}
+    rows = lm.embeddings.input.weight.detach().numpy()
+    scores, products = {}, {}
     for key, vector in zip(keys, outputs, strict=True):
+        both = numpy.append(state, rows[key[0]] / part["row_scale"])
+        inner = part["down.weight"] @ both + part["down.bias"]
+        inner = inner / (1 + numpy.exp(-inner))
+        guess = part["linear.weight"] @ both + part["linear.bias"]
+        guess += part["up.weight"] @ inner + part["up.bias"]
+        offset = part["offset.weight"][0] @ inner + part["offset.bias"][0]
+        products[key] = vector @ guess / math.sqrt(len(guess)) + offset
         sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
         bonus = part["counts"][0] * math.log(counts[key])
         if sizes:
             longer = (*at.ids[-max(sizes) :], *key)
             bonus += part["overlap"][max(sizes) - 1] + part["counts"][1] * math.log(counts[longer])
-        scores[key] = vector @ query / math.sqrt(len(query)) + bonus + bias
+        scores[key] = products[key] + bonus + bias
 
     def parent(key):
         shorter = [other for other in keys if other == key[: len(other)] and other != key]
@@ -79,7 +85,7 @@ def slow(lm, counts, at, bias=0.0):
     def softmax(node):
         children = [key for key in keys if parent(key) == node]
         kind = int(len(node) > 1)
-        stop = part["stop_bias"][kind] + part["stop_gate"][kind] @ state
+        stop = part["stop_bias"][kind] + part["stop_gate"][kind] @ state + products.get(node, 0.0)
         stop += part["stop_count"][kind] * math.log(max(sum(counts[key] for key in children), 1))
         total = sum(math.exp(scores[key]) for key in children) + math.exp(stop)
         shares = {key: math.exp(scores[key]) / total for key in children}
@@ -155,8 +161,9 @@ def test_documents_vote_as_the_trained_head_says(lm):
     with torch.no_grad():
         alone = lm.encoder.encode([Phrase((t,), "") for t in tokens], lm.embeddings).outputs
         own = logits.log_softmax(-1)[tokens][None]
-        scores = conditional_head.query(hidden) @ alone.T
-        part, chosen = conditional_head.voted(hidden, scores, own, evidence)
+        state = conditional_head.state(hidden)
+        scores = conditional_head.scaled(state) @ alone.T
+        part, chosen = conditional_head.voted(state, scores, own, evidence)
         expected = logits.softmax(-1) * torch.sigmoid(-part)
         expected[tokens] += torch.sigmoid(part) * chosen[0].exp()
     voted = head(lm, vocabulary).voted(at)
@@ -245,7 +252,7 @@ def test_draws_follow_the_distribution():
 
 @pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
 def test_texts_alone_and_in_a_batch_and_without_phrases(mode, circling):
-    lm = make_conditional(circling.model, bias=3.0)
+    lm = make_conditional(circling.model, scale=0.02, bias=3.0)
     vocabulary = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS)
     prompts = ["of the tenant", "the landlord on"]
     options = {"mode": mode, "max_tokens": 24, "positions": "token"}

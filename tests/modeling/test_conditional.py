@@ -51,13 +51,24 @@ def test_numpy_scores_as_torch_does(query):
     tree = PhraseTree(keys, numpy.array([5, 2, 1, 3, 2, 1, 1]))
     kinds, totals = torch.from_numpy(tree.parent >= 0), torch.from_numpy(tree.totals)
     assert kinds.any() and not kinds.all() and sorted(tree.totals.tolist()) == [1, 2, 3, 3, 6]
+    rows, products = torch.randn(7, WIDTH), torch.randn(7, len(keys))
+    # A node that is a phrase has the product of it; a first token has none.
+    at_nodes = torch.where(kinds, products[:, tree.order[tree.parent]], torch.zeros(()))
     with torch.no_grad():
-        close(scoring.query(hidden.numpy()), head.query(hidden))
+        state = head.state(hidden)
+        close(scoring.state(hidden.numpy()), state)
+        for ours, wanted in zip(
+            scoring.query(state.numpy(), rows.numpy()), head.query(state, rows), strict=True
+        ):
+            close(ours, wanted)
         wanted = torch.stack(
-            [head.stops(row.expand(len(totals), -1), kinds, totals) for row in hidden]
+            [
+                head.stops(row.expand(len(totals), -1), kinds, totals, here)
+                for row, here in zip(state, at_nodes, strict=True)
+            ]
         )
-        close(scoring.stops(tree, hidden.numpy()), wanted)
-        close(scoring.stops(tree, hidden[0].numpy()), wanted[0])
+        close(scoring.stops(tree, state.numpy(), products.numpy()), wanted)
+        close(scoring.stops(tree, state[0].numpy(), products[0].numpy()), wanted[0])
         overlaps = numpy.arange(MAX_OVERLAP + 1)
         evidence = Evidence(overlaps + 1, overlaps, 2 * overlaps + 1)
         close(scoring.bonus(evidence), head.bonus(evidence))
@@ -69,10 +80,8 @@ def close(given_values, wanted: torch.Tensor) -> None:
     numpy.testing.assert_allclose(given_values, wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_flat_form_scores_the_state_itself():
-    scoring, hidden = Scoring({}), numpy.ones((2, 3), numpy.float32)
-    assert not scoring.is_conditional
-    assert scoring.query(hidden) is hidden
+def test_the_flat_form_has_no_parts():
+    assert not Scoring({}).is_conditional
 
 
 @pytest.mark.parametrize("query", [0, 16])
@@ -82,26 +91,30 @@ def test_a_fresh_head_changes_nothing_beyond_its_bias(query, bias):
     settings = EncoderConfig(form="conditional", query=query, bias=bias)
     lm = DynamicLM.wrap(MAKERS["llama"](), make_tokenizer(), settings)
     table = lm.encode(lm.vocabulary([Document(TEXT, "lease")]))
-    hidden = torch.randn(3, lm.width, generator=torch.Generator().manual_seed(2))
-    numpy.testing.assert_array_equal(table.outputs, 0.0)
+    hidden = torch.randn(3, lm.width, generator=torch.Generator().manual_seed(2)).numpy()
     numpy.testing.assert_array_equal(table.bias, 0.0)
-    close(lm.scoring.query(hidden.numpy()), hidden / lm.width**0.5)
+    found, offset = lm.scoring.query(hidden, lm.input_rows([1, 2, 3]))
+    # There is no guess yet, or phrases have no vectors yet.
+    numpy.testing.assert_allclose(found @ table.outputs.T + offset[:, None], 0.0, atol=1e-6)
+    assert bool(found.any()) == bool(table.outputs.any() == 0) == (query == 0)
     keys = [(1, 2), (1, 3), (1, 3, 4), (2, 2)]
     tree = PhraseTree(keys)
-    stops = lm.scoring.stops(tree, hidden.numpy())
-    close(stops, torch.tensor(-bias + numpy.log(tree.totals)).expand(3, -1))
-    found = tree.log_probs(numpy.zeros((3, 4)), stops)
-    goes_on = 1.0 / (1.0 + math.exp(-bias))
-    numpy.testing.assert_allclose(1 - numpy.exp(found.stops), goes_on, rtol=1e-4)
+    stops = lm.scoring.stops(tree, hidden, numpy.zeros((3, 4), numpy.float32))
+    counted = 0.0 if query else numpy.log(tree.totals)
+    close(stops, torch.tensor(-bias + counted * numpy.ones(len(tree.totals))).expand(3, -1))
+    shares = tree.log_probs(numpy.zeros((3, 4)), stops)
+    goes_on = 1.0 / (1.0 + math.exp(-bias) / (tree.totals[:2] if query else 1))
+    numpy.testing.assert_allclose(1 - numpy.exp(shares.stops), [goes_on * numpy.ones(2)] * 3, 1e-4)
 
 
 def test_coordinates_are_fitted_once_and_all_directions_are_alike():
     head = ConditionalHead(WIDTH, 0, 3.0)
-    head.fit(torch.zeros(4, WIDTH))
+    rows = torch.ones(2, WIDTH)
+    head.fit(torch.zeros(4, WIDTH), rows, 9)
     assert torch.equal(head.whiten, torch.eye(WIDTH))
     states = torch.randn(4000, WIDTH, generator=torch.Generator().manual_seed(1))
     states[:, 0] *= 100
-    head.fit(states)
+    head.fit(states, rows, 9)
     fitted = (states @ head.whiten).pow(2).mean(0)
     assert fitted[0] == pytest.approx(1.0, abs=0.05)
     # Those that hardly occur are not blown up to the size of the rest.

@@ -51,6 +51,8 @@ def make_head(seed: int, query: int) -> ConditionalHead:
 class States(NamedTuple):
     """States of an LM that never was, and its log-probabilities of the next token."""
 
+    rows: Tensor
+    """The LM's input rows of the text's tokens."""
     hidden: Tensor
     next_logprob: Tensor
     voted: Tensor
@@ -62,7 +64,8 @@ def make_states(toy: Toy, seed: int) -> States:
     size = len(toy.text.ids) - 1
     hidden = torch.randn(size, WIDTH, generator=draw).half()
     bare, voted = -torch.rand(2, size, generator=draw) * 4
-    return States(hidden, bare, voted[: toy.end - toy.begin].clone().requires_grad_())
+    rows = torch.randn(64, WIDTH, generator=draw)[torch.from_numpy(toy.text.ids).long()]
+    return States(rows, hidden, bare, voted[: toy.end - toy.begin].clone().requires_grad_())
 
 
 def make_vectors(toy: Toy, seed: int) -> dict[Key, Tensor]:
@@ -84,9 +87,9 @@ def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logpro
     parts = {name: tensor.detach().numpy() for name, tensor in head.state_dict().items()}
     scoring, result = Scoring(parts), {}
     hidden, voted = states.hidden.float().numpy(), states.voted.tolist()
-    ids = toy.text.ids.tolist()
+    ids, rows = toy.text.ids.tolist(), states.rows.numpy()
     for start in range(toy.begin, toy.end):
-        state, own = hidden[start - 1], voted[start - toy.begin]
+        state, own = scoring.state(hidden[start - 1]), voted[start - toy.begin]
         result[start, start + 1] = own
         keys = sorted(key for key in toy.keys if key[0] == ids[start])
         if not keys or start not in word_starts(toy.text, toy.begin, toy.end):
@@ -94,8 +97,10 @@ def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logpro
         tree = PhraseTree(keys, numpy.array([toy.keys[key] for key in keys]))
         outputs = torch.stack([vectors[key].detach() for key in keys]).numpy()
         evidence = evidence_of(keys, ids[:start], toy.keys)
-        scores = outputs @ scoring.query(state) + scoring.bonus(evidence)
-        found = tree.log_probs(scores, scoring.stops(tree, state))
+        query, offset = scoring.query(state, rows[start])
+        products = outputs @ query + offset
+        scores = products + scoring.bonus(evidence)
+        found = tree.log_probs(scores, scoring.stops(tree, state, products))
         result[start, start + 1] = own + float(found.stops[0])
         for unit in units_at(toy, start)[1:]:
             result[start, start + len(unit)] = own + float(found.phrases[keys.index(unit)])
@@ -139,17 +144,20 @@ def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price:
         key, value = tuple(ids[start:end]), states.voted[start - toy.begin]
         if start not in word_starts(toy.text, toy.begin, toy.end):
             return value
-        state = hidden[start - 1][None]
+        state = head.state(hidden[start - 1][None])
+        query, offset = head.query(state, states.rows[start][None].double())
         path = path_to(key, toy.keys)
         for node, following in itertools.zip_longest(path, path[1:]):
             children = node_children(node, toy.keys)
             if not children:
                 continue
             total = sum(toy.keys[child] for child in children)
-            stop = head.stops(state, torch.tensor([len(node) > 1]), torch.tensor([total]))
+            is_phrase = torch.tensor([len(node) > 1])
+            here = (vectors[node] * query).sum(-1) + offset if is_phrase else torch.zeros(1)
+            stop = head.stops(state, is_phrase, torch.tensor([total]), here)
             evidence = evidence_of(children, ids[:start], toy.keys)
             outputs = torch.stack([vectors[child] for child in children])
-            scores = (outputs * head.query(state)).sum(-1) + head.bonus(evidence)
+            scores = (outputs * query).sum(-1) + offset + head.bonus(evidence)
             every = torch.cat([stop, scores]).log_softmax(0)
             value = value + every[0 if following is None else 1 + children.index(following)]
         return value
@@ -228,7 +236,7 @@ def test_on_average_a_sample_has_the_total_of_all_options():
 
 
 def passage_of(toy: Toy, states: States, weight: Tensor) -> PassageStates:
-    hidden, next_logprob, _ = states
+    _, hidden, next_logprob, _ = states
     logsumexp = (hidden.float() @ weight.T).logsumexp(-1)
     ids = torch.from_numpy(toy.text.ids[:-1].copy())
     return PassageStates(

@@ -84,7 +84,7 @@ def direct(head: ConditionalHead, state, logits, vectors, found: Ballot, row: in
     bonus = torch.tensor([0.0, *part["vote_overlap"].tolist()], dtype=torch.float64)[overlap]
     for weight, counts in zip(part["vote_counts"], (count, overlap_count), strict=True):
         bonus = bonus + weight * torch.from_numpy(counts).log()
-    query = head.double().query(state)
+    query = state @ part["whiten"] / math.sqrt(WIDTH)
     scores = own[tokens] + vectors @ query + bonus
     gate = part["vote_bias"][overlap.max()] + (state @ part["whiten"]) @ part["vote_gate"]
     share = torch.sigmoid(gate + own[tokens].logsumexp(0))
@@ -119,9 +119,10 @@ def test_training_and_decoding_mix_the_same_two_parts(text, other, begin, query)
             )  # fmt: skip
             assert float(wanted.sum()) == pytest.approx(1.0)
             assert math.exp(trained[row]) == pytest.approx(float(wanted[truth[row]]), rel=1e-3)
-            scores = vectors.numpy() @ scoring.query(state.numpy())
+            coordinates = scoring.state(state.numpy())
+            scores = vectors.numpy() @ scoring.scaled(coordinates)
             votes = Votes(found.tokens, scores, at_row(found, row))
-            decoded = scoring.voted(state.numpy(), logits[row].numpy(), votes)
+            decoded = scoring.voted(coordinates, logits[row].numpy(), votes)
             total = float(torch.logsumexp(logits[row], 0))
             numpy.testing.assert_allclose(
                 numpy.exp(decoded - total), wanted.numpy(), rtol=1e-3, atol=1e-6

@@ -15,8 +15,6 @@ token: with a probability that the state gives, one of the tokens that phrases b
 by the LM's own logits and the same kind of scores. `scoring` computes all this without torch.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -60,30 +58,27 @@ class ConditionalHead(nn.Module):
         self.unwhiten: Tensor
         self.register_buffer("row_scale", torch.ones(()))
         self.row_scale: Tensor
-        self.linear = nn.Linear(2 * hidden_size, hidden_size)
+        # The last number is added to scores: it makes them log-probabilities.
+        self.linear = nn.Linear(2 * hidden_size, hidden_size + 1)
         self.down = nn.Linear(2 * hidden_size, width)
-        self.up = nn.Linear(width, hidden_size)
-        self.offset = nn.Linear(width, 1)
-        for layer in (self.linear, self.up, self.offset):
+        self.up = nn.Linear(width, hidden_size + 1)
+        for layer in (self.linear, self.up):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     @torch.no_grad()
-    def fit(self, states: Tensor, rows: Tensor, vocabulary_size: int) -> None:
+    def fit(self, states: Tensor, rows: Tensor) -> None:
         """Choose the coordinates, before any training.
 
         Args:
             states: Some of the LM's states (N, d).
             rows: Its input rows (..., d) of some tokens.
-            vocabulary_size: |V|.
         """
         if states.any():
             self.whiten.copy_(whitening(states))
         if self.has_guess:
             self.unwhiten.copy_(torch.linalg.inv(self.whiten))
             self.row_scale.copy_(rows.pow(2).mean().sqrt().clamp_min(1e-6))
-            # Of no state yet: all tokens are equally likely.
-            self.offset.bias.fill_(-math.log(vocabulary_size))
 
     def state(self, hidden: Tensor) -> Tensor:
         """Return z of the LM's states (..., d)."""
@@ -110,11 +105,15 @@ class ConditionalHead(nn.Module):
         """
         guess, offset = state, torch.zeros_like(state[..., 0])
         if self.has_guess:
-            both = torch.cat([state, rows / self.row_scale], -1)
-            inner = nn.functional.silu(self.down(both))
-            guess = self.linear(both) + self.up(inner)
-            offset = self.offset(inner)[..., 0]
+            inputs = self.guess_inputs(state, rows)
+            made = self.linear(inputs) + self.up(nn.functional.silu(self.down(inputs)))
+            # As the LM has its states: there a small step is small for its logits.
+            guess, offset = self.state(made[..., :-1]), made[..., -1]
         return self.scaled(guess), offset
+
+    def guess_inputs(self, state: Tensor, rows: Tensor) -> Tensor:
+        """Return what the guess is made of (..., 2 d), all about as large."""
+        return torch.cat([state, rows / self.row_scale], -1)
 
     def scaled(self, state: Tensor) -> Tensor:
         """Make a state of length one, not of size one in each direction: a score is a sum."""

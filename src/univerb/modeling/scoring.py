@@ -60,10 +60,9 @@ class Scoring:
         both = numpy.concatenate([state, rows / parts["row_scale"]], axis=-1)
         inner = both @ parts["down.weight"].T + parts["down.bias"]
         inner = inner / (1.0 + numpy.exp(-inner))
-        guess = both @ parts["linear.weight"].T + parts["linear.bias"]
-        guess += inner @ parts["up.weight"].T + parts["up.bias"]
-        offset = inner @ parts["offset.weight"][0] + parts["offset.bias"][0]
-        return self.scaled(guess), offset
+        made = both @ parts["linear.weight"].T + parts["linear.bias"]
+        made += inner @ parts["up.weight"].T + parts["up.bias"]
+        return self.scaled(self.state(made[..., :-1])), made[..., -1]
 
     def scaled(self, state: Floats) -> Floats:
         """Make a state of length one, not of size one in each direction: a score is a sum."""

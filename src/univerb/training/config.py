@@ -107,7 +107,8 @@ class FrozenConfig(Section):
     sizes: Sizes = (2, 8)
     """Shortest and longest phrase, in tokens."""
     max_options: int | None = Field(default=64, ge=1)
-    """Phrases among which one choice is made; more are sampled. null for all."""
+    """Phrases among which one choice is made: so many of the most frequent and a sample of as many
+    others. null for all."""
     max_votes: int | None = Field(default=64, ge=1)
     """First tokens of phrases that documents vote on: so many of the most frequent and a sample of
     as many others. null for all."""

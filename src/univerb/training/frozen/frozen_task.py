@@ -18,7 +18,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.distillation import distillation_loss
-from univerb.training.frozen.guess_loss import guess_losses
+from univerb.training.frozen.guess_loss import fit_guess, guess_losses
 from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import GROUP, PassageStates, StateCache
 from univerb.training.frozen.stretches import (
@@ -78,7 +78,9 @@ class FrozenTask:
         heads = lm.encoder.heads
         assert isinstance(heads, SplitHeads)
         heads.fit(hidden, states, lm.embeddings.input(ids))
-        self._head.fit(states, lm.embeddings.input(ids), lm.static_size)
+        self._head.fit(states, lm.embeddings.input(ids))
+        if self._head.has_guess:
+            fit_guess(lm, passages)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -102,8 +104,8 @@ class FrozenTask:
         scale = 1.0 / (batch * self._config.data.block)
         total, sums = total * scale, {name: value * scale for name, value in sums.items()}
         if self._head.has_guess and settings.guess_places:
-            generator = numpy.random.default_rng((self._config.run.seed, index, share.start))
-            losses = guess_losses(self._lm, passages, settings.guess_places, generator)
+            generators = [self._generator(number) for number in numbers]
+            losses = guess_losses(self._lm, passages, settings.guess_places, generators)
             guess = losses.sum() / (batch * settings.guess_places)
             total = total + settings.guess_weight * guess
             sums["guess"] = float(guess.detach())
@@ -137,9 +139,12 @@ class FrozenTask:
             self._lm.profile = Profile(positions="token")
         self._lm.save_pretrained(folder)
 
+    def _generator(self, number: int) -> numpy.random.Generator:
+        """Return what draws for a passage, the same whichever process has it."""
+        return numpy.random.default_rng((self._config.run.seed, number))
+
     def _stretches(self, passage: PassageStates, number: int) -> list[PooledStretch]:
-        generator = numpy.random.default_rng((self._config.run.seed, number))
-        return stretches(passage, self._config.frozen, generator)
+        return stretches(passage, self._config.frozen, self._generator(number))
 
     def _passage_terms(self, passage: PassageStates, number: int) -> dict[str, Tensor]:
         """Return the sums of what a passage adds to the loss and to the log."""

@@ -142,7 +142,8 @@ def stretch(
         ids: The text's tokens, with breaks where no phrase may be.
         truth: Its windows in the stretch, whether or not they are phrases.
         span: First token and end of the stretch.
-        max_options: Of a choice; more are sampled, each to stand for several. None for no limit.
+        max_options: Of a choice: so many of the most frequent, and a sample of as many others, each
+            to stand for several. None for no limit.
         generator: Draws the sample.
 
     Returns:
@@ -209,12 +210,15 @@ def _options(
         children = pool.children[pool.edges[node] : pool.edges[node + 1]]
         weight = numpy.zeros(len(children))
         others = children[~is_true[children]]
-        if max_options is not None and len(others) > max_options:
-            kept = children[is_true[children]]
-            weight = numpy.full(len(kept) + max_options, numpy.log(len(others) / max_options))
-            weight[: len(kept)] = 0.0
-            some = generator.choice(others, max_options, replace=False)
+        if max_options is not None and len(others) > 2 * max_options:
+            # What documents have often scores high: a sample of all would often miss it.
+            others = others[numpy.argsort(-pool.count[others], kind="stable")]
+            kept = numpy.concatenate([children[is_true[children]], others[:max_options]])
+            rest = others[max_options:]
+            some = generator.choice(rest, max_options, replace=False)
             children = numpy.concatenate([kept, some])
+            weight = numpy.zeros(len(children))
+            weight[len(kept) :] = numpy.log(len(rest) / max_options)
         drawn[node] = children, weight
     each = [drawn[node] for node in nodes.tolist()]
     sizes = [len(children) for children, _ in each]
