@@ -67,10 +67,10 @@ def slow(lm, counts, at, bias=0.0):
         both = numpy.append(state, rows[key[0]] / part["row_scale"])
         inner = part["down.weight"] @ both + part["down.bias"]
         inner = inner / (1 + numpy.exp(-inner))
-        guess = part["linear.weight"] @ both + part["linear.bias"]
-        guess += part["up.weight"] @ inner + part["up.bias"]
-        offset = part["offset.weight"][0] @ inner + part["offset.bias"][0]
-        products[key] = vector @ guess / math.sqrt(len(guess)) + offset
+        made = part["linear.weight"] @ both + part["linear.bias"]
+        made += part["up.weight"] @ inner + part["up.bias"]
+        guess = made[:-1] @ part["whiten"]
+        products[key] = vector @ guess / math.sqrt(len(guess)) + made[-1]
         sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
         bonus = part["counts"][0] * math.log(counts[key])
         if sizes:
@@ -152,7 +152,9 @@ def test_documents_vote_as_the_trained_head_says(lm):
     def occurrences(begin):
         return sum(count for key, count in counts.items() if key[: len(begin)] == begin)
 
-    longer = [occurrences((*at.ids[-n:], t)) if n else 1 for n, t in zip(overlap, tokens, strict=True)]
+    longer = [
+        occurrences((*at.ids[-n:], t)) if n else 1 for n, t in zip(overlap, tokens, strict=True)
+    ]
     columns = [occurrences((t,)) for t in tokens], overlap, longer
     evidence = Evidence(*(numpy.array([column]) for column in columns))
     assert max(overlap) >= 2 and max(longer) > 1

@@ -110,11 +110,11 @@ def test_a_fresh_head_changes_nothing_beyond_its_bias(query, bias):
 def test_coordinates_are_fitted_once_and_all_directions_are_alike():
     head = ConditionalHead(WIDTH, 0, 3.0)
     rows = torch.ones(2, WIDTH)
-    head.fit(torch.zeros(4, WIDTH), rows, 9)
+    head.fit(torch.zeros(4, WIDTH), rows)
     assert torch.equal(head.whiten, torch.eye(WIDTH))
     states = torch.randn(4000, WIDTH, generator=torch.Generator().manual_seed(1))
     states[:, 0] *= 100
-    head.fit(states, rows, 9)
+    head.fit(states, rows)
     fitted = (states @ head.whiten).pow(2).mean(0)
     assert fitted[0] == pytest.approx(1.0, abs=0.05)
     # Those that hardly occur are not blown up to the size of the rest.

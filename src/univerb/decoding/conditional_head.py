@@ -23,9 +23,7 @@ from univerb.phrase import Phrase
 class _Group:
     """The phrases that begin with one token and may be chosen."""
 
-    def __init__(
-        self, rows: Ints, indices: Ints, phrases: list[Phrase], first_row: Floats
-    ) -> None:
+    def __init__(self, rows: Ints, indices: Ints, phrases: list[Phrase], first_row: Floats) -> None:
         self.rows = rows
         self.indices = indices
         self.first_row = first_row

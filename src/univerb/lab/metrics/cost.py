@@ -30,13 +30,15 @@ class Shape:
         return self.parameters * VALUE + self.buffers
 
 
-def query_flops(width: int, residual: int) -> int:
-    """Return the FLOPs of the conditional form for one state: d x d, and a residual of two layers.
+def query_flops(width: int, guess: int) -> int:
+    """Return the FLOPs of the conditional form for one state: its coordinates, and the guess.
 
-    All phrases count as scored, too: decoding scores those of likely first tokens, and one row for
-    each first token.
+    The guess has 2 d inputs, `guess` inner numbers and d outputs, which get coordinates, too. All
+    phrases count as scored: decoding scores those of likely first tokens, and one row for each
+    first token.
     """
-    return 2 * width**2 + 4 * width * residual
+    inner = 6 * width**2 + 6 * width * guess if guess else 0
+    return 2 * width**2 + inner
 
 
 GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)

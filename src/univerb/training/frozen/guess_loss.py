@@ -103,10 +103,7 @@ def fit_guess(lm: DynamicLM, passages: Sequence[PassageStates]) -> None:
     inputs = nn.functional.pad(inputs, (0, 1), value=1.0)
     states = _ridge(inputs, words.after)
     some = inputs[:_SUMMED]
-    sums = [
-        lm.embeddings.output(part @ states).logsumexp(-1)
-        for part in torch.split(some, _ROWS)
-    ]
+    sums = [lm.embeddings.output(part @ states).logsumexp(-1) for part in torch.split(some, _ROWS)]
     weights = torch.cat([states, _ridge(some, -torch.cat(sums)[:, None])], dim=1)
     head.linear.weight.copy_(weights[:-1].T)
     head.linear.bias.copy_(weights[-1])
