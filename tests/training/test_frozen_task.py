@@ -136,7 +136,7 @@ def test_training_raises_the_gain_and_leaves_the_lm_alone(tmp_path, name):
     train(task, config, tmp_path / "run", ALONE)
     lm.encoder.eval()
     last = task.validate()
-    assert first.keys() == last.keys() == {"score", "gain", "saved", "kl"}
+    assert first.keys() == last.keys() == {"score", "gain", "saved", "fires", "right", "kl"}
     assert last["gain"] > first["gain"] + 0.05
     assert last["saved"] > first["saved"]
     assert last["score"] < first["score"] - 0.1

@@ -32,6 +32,8 @@ class StretchLoss(NamedTuple):
     """Units that the expected segmentation, at the price per unit, has fewer than tokens."""
     go: Tensor
     """(O,) log-probability of each option, given that its node is reached."""
+    stop: Tensor
+    """(C,) of stopping at each node."""
 
 
 def stretch_loss(
@@ -89,7 +91,7 @@ def stretch_loss(
     # It has the gradient of what is gained, but another value.
     loss = expected.detach() - expected - gained
     saved = float((priced.posterior * (lengths - 1)).sum())
-    return StretchLoss(loss.float(), exact - tokens, gained, saved, go)
+    return StretchLoss(loss.float(), exact - tokens, gained, saved, go, stop)
 
 
 def _log_totals(scores: Tensor, choice: Tensor, stops: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 
 from univerb.modeling.dynamic import DynamicLM
 from univerb.training.config import TrainingConfig
+from univerb.training.frozen.greedy import greedy_counts
 from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import PassageStates, StateCache
 from univerb.training.frozen.stretches import loss_of, stretch_vectors, stretches
@@ -28,7 +29,9 @@ def validate_frozen(lm: DynamicLM, cache: StateCache, config: TrainingConfig) ->
     Returns:
         `gain`: what phrases add to the exact log-likelihood of the text, in nats per token (above
         zero is fewer bits than the bare LM's); `saved`: units per token that the likeliest ways of
-        writing it save; `score`: what the run minimises; `kl` after a phrase fed as one vector.
+        writing it save; `score`: what the run minimises; `fires` and `right`: at how many of the
+        word starts that the LM expects a phrase would be chosen greedily, and how often it is
+        right, to the LM's own greedy tokens there; `kl` after a phrase fed as one vector.
     """
     sums: dict[str, float] = defaultdict(float)
     settings = config.frozen.model_copy(update={"max_options": None, "max_votes": None})
@@ -41,10 +44,15 @@ def validate_frozen(lm: DynamicLM, cache: StateCache, config: TrainingConfig) ->
             sums["saved"] += made.saved
             sums["score"] -= made.priced
             sums["tokens"] += part.stretch.end - part.stretch.begin
+            counts = greedy_counts(*part[:2], made.go.numpy(), made.stop.numpy(), passage)
+            for name, count in counts._asdict().items():
+                sums[name] += count
         if index % _KL_EVERY == 0:
             _add_divergence(lm, passage, config, sums)
     tokens = max(sums["tokens"], 1.0)
     result = {name: sums[name] / tokens for name in ("score", "gain", "saved")}
+    result["fires"] = sums["fired"] / max(sums["starts"], 1.0)
+    result["right"] = sums["right"] / max(sums["lm_right"], 1.0)
     return result | {"kl": sums["kl"] / max(sums["fed"], 1.0)}
 
 
