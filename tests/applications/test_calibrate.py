@@ -304,7 +304,7 @@ class TestWhole:
         assert len(data["trials"]) == len(found.trials)
 
     def test_the_command_measures_an_encoder_of_the_conditional_form(self, run, tmp_path):
-        lm = make_conditional(make_circling())
+        lm = make_conditional(make_circling(), scale=0.02)
         encoder = saved_encoder(tmp_path, lm=lm)
         build_corpus(tmp_path / "c.uv", [LEASE], lm)
         (tmp_path / "held.txt").write_text(f"{TEXT} {TEXT}")

@@ -1,12 +1,12 @@
 """The trained part of the conditional form: what phrases are scored against, and when to stop.
 
 An LM's last state was made to predict one token, and a few of its directions are a hundred times
-larger than the rest; z is the state in coordinates in which all directions are alike. The first
-token of a phrase is chosen already when the phrase is scored, so phrases are scored against a guess
-of the state that the LM would have after reading that token (as Hydra and EAGLE draft): a small
-network of z and of the token's row. It learns from the states that training has anyway. A phrase's
-vector begins as the LM's output row of its second token: with a perfect guess the product is the
-LM's own logit of it. Without a guess (`query: 0`) phrases are scored against z.
+larger than the rest; z is the state in coordinates in which all directions are alike, and phrases
+are scored against it. With `query` they are scored against a guess of the state that the LM would
+have after reading their first token, which is chosen already (as Hydra and EAGLE draft): a small
+network of z and of the token's row, which learns from the states that training has anyway. A
+phrase's vector then begins as the LM's output row of its second token: with a perfect guess the
+product is the LM's own logit of it.
 
 At each node of the phrase tree phrases compete with "stop here", whose score depends on the state
 and on how often phrases go on from there. What the documents have often scores higher, and so does

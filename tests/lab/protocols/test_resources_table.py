@@ -56,7 +56,8 @@ def test_the_conditional_form_costs_its_query_where_there_are_phrases():
     lm, positions = make_conditional(), 20
     shape = shape_of(lm)
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        lm.encoder.conditional.query(torch.ones(positions, D))
+        head, rows = lm.encoder.conditional, torch.ones(positions, D)
+        head.query(head.state(rows), rows)
     assert counter.get_total_flops() == positions * shape.query
     flat = replace(shape, query=0)
     extra = forward_flops(shape, positions, 7) - forward_flops(flat, positions, 7)

@@ -33,12 +33,15 @@ class Shape:
 def query_flops(width: int, guess: int) -> int:
     """Return the FLOPs of the conditional form for one state: its coordinates, and the guess.
 
-    The guess has 2 d inputs, `guess` inner numbers and d outputs, which get coordinates, too. All
-    phrases count as scored: decoding scores those of likely first tokens, and one row for each
+    The guess has 2 d inputs, `guess` inner numbers and d + 1 outputs, d of which get coordinates.
+    All phrases count as scored: decoding scores those of likely first tokens, and one row for each
     first token.
     """
-    inner = 6 * width**2 + 6 * width * guess if guess else 0
-    return 2 * width**2 + inner
+    coordinates = 2 * width**2
+    if not guess:
+        return coordinates
+    made = 2 * (width + 1) * (2 * width + guess)
+    return 2 * coordinates + 4 * width * guess + made
 
 
 GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)
