@@ -17,7 +17,7 @@ MAX_OVERLAP = 4
 
 
 class Evidence(NamedTuple):
-    """Counts for phrases, or for the tokens that phrases begin with; all arrays are alike."""
+    """Counts for phrases, or for the tokens that phrases begin with, at one place or several."""
 
     counts: Ints
     """How often each stands in the documents; 1 for one that is in none."""
