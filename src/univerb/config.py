@@ -75,6 +75,9 @@ class Profile(BaseModel):
     the best token's, and cuts the phrase there otherwise."""
     phrase_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
     """Added to the logit of every phrase."""
+    eagerness: float = Field(default=0.0, ge=-1000.0, le=1000.0)
+    """Nats by which greedy decoding prefers phrases to tokens beyond their probabilities, as a pass
+    less is worth something. Sampling and likelihoods know nothing of it."""
     draft_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
     """`unfold` and `verify`: added to a phrase's logit where it only drafts how a chosen token goes
     on. More drafts save passes and cost rows; the text stays the same. Above 0, prompt lookup
@@ -216,9 +219,9 @@ class GenerationConfig(Profile):
         if mode != "atomic" and values.get("tolerance", self.tolerance) == 0.0:
             # The plain LM's own text is that of its own weights.
             values["dtype"] = "float32"
-        if mode == "atomic" and profile.mode != "atomic" and "phrase_bias" in values:
-            # The profile's bias belongs to its way of decoding; feeding vectors is another one.
-            values["phrase_bias"] = 0.0
+        if mode == "atomic" and profile.mode != "atomic":
+            # The profile's biases belong to its way of decoding; feeding vectors is another one.
+            values |= dict.fromkeys(values.keys() & {"phrase_bias", "eagerness"}, 0.0)
         return self.model_copy(update=values)
 
 
@@ -228,6 +231,7 @@ class GenerationOptions(TypedDict, total=False):
     mode: Mode | None
     tolerance: float | None
     phrase_bias: float | None
+    eagerness: float | None
     draft_bias: float | None
     positions: Positions | None
     dtype: KernelDtype | None

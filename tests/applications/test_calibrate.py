@@ -153,7 +153,7 @@ SOME = st.sampled_from([0.0, 0.5, 1.0])
 TRIALS = st.lists(
     st.tuples(SOME, SOME, SOME, SOME).map(trial),
     min_size=1,
-    unique_by=lambda one: (one.phrase_bias, one.tolerance),
+    unique_by=lambda one: (one.bias, one.tolerance),
 )
 
 
@@ -300,7 +300,7 @@ class TestWhole:
             # Tolerance 0 writes what the plain LM writes.
             assert one.tolerance > 0 or one.error_rate == found.plain_error_rate
         data = json.loads(json.dumps(found.to_dict()))
-        assert data["best"]["phrase_bias"] == found.best.phrase_bias
+        assert data["best"]["bias"] == found.best.bias
         assert len(data["trials"]) == len(found.trials)
 
     def test_the_command_measures_an_encoder_of_the_conditional_form(self, run, tmp_path):
@@ -321,7 +321,7 @@ class TestWhole:
 
 def calibration(phrase_bias: float, tolerance: float) -> Calibration:
     best = Trial(phrase_bias, tolerance, 1.0, 0.5)
-    return Calibration(best, 0.5, (best,), 1.0, {}, passages=1, tokens=1)
+    return Calibration("phrase_bias", best, 0.5, (best,), 1.0, {}, passages=1, tokens=1)
 
 
 class TestProfile:

@@ -32,7 +32,7 @@ def test_adapt_indexes_calibrates_and_reports(run, model, domain, tmp_path):
     assert found["before"]["all_phrases"]["units_per_token"] == 1.0
     assert found["after"]["all_phrases"]["units_per_token"] < 0.5
     profile = json.loads((corpus / "profile.json").read_text())
-    assert profile["phrase_bias"] == found["calibration"]["best"]["phrase_bias"]
+    assert profile["phrase_bias"] == found["calibration"]["best"]["bias"]
     # What was held out is indexed in the end: users get all of their documents.
     assert json.loads(run("inspect", corpus, "--json").out)["documents"] == 12
     again = run("adapt", domain, "-o", corpus, "--model", model)

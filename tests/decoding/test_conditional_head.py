@@ -53,7 +53,7 @@ def place(lm, text=PROMPT, longest=99) -> Place:
     return Place(hidden.numpy(), logits.numpy(), ids, longest)
 
 
-def slow(lm, counts, at, bias=0.0):
+def slow(lm, counts, at, bias=0.0, eagerness=0.0):
     """The probability of each phrase given its first token, node by node."""
     keys = list(counts)
     part = {n: t.detach().numpy() for n, t in lm.encoder.conditional.state_dict().items()}
@@ -70,13 +70,13 @@ def slow(lm, counts, at, bias=0.0):
         made = part["linear.weight"] @ both + part["linear.bias"]
         made += part["up.weight"] @ inner + part["up.bias"]
         guess = made[:-1] @ part["whiten"]
-        products[key] = vector @ guess / math.sqrt(len(guess)) + made[-1]
+        products[key] = vector @ guess / math.sqrt(len(guess)) + made[-1] + bias
         sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
         bonus = part["counts"][0] * math.log(counts[key])
         if sizes:
             longer = (*at.ids[-max(sizes) :], *key)
             bonus += part["overlap"][max(sizes) - 1] + part["counts"][1] * math.log(counts[longer])
-        scores[key] = products[key] + bonus + bias
+        scores[key] = products[key] + bonus
 
     def parent(key):
         shorter = [other for other in keys if other == key[: len(other)] and other != key]
@@ -97,6 +97,8 @@ def slow(lm, counts, at, bias=0.0):
     def greedy(node):
         shares, stop = softmax(node)
         best = max(shares, key=lambda key: shares[key], default=None)
+        # Only whether there is a phrase at all.
+        stop *= math.exp(-eagerness) if len(node) == 1 else 1.0
         return node if best is None or shares[best] <= stop else greedy(best)
 
     probabilities = {key: reach(key) * softmax(key)[1] for key in keys}
@@ -115,12 +117,13 @@ def counts_of(vocabulary):
 @pytest.mark.parametrize(
     "weights", [lambda: TorchPhraseWeights(torch.device("cpu")), NumpyPhraseWeights]
 )
-@pytest.mark.parametrize("bias", [0.0, 1.5])
-def test_probabilities_are_those_of_the_tree_node_by_node(lm, weights, bias):
+@pytest.mark.parametrize(("bias", "eagerness"), [(0.0, 0.0), (1.5, 0.0), (-1.0, 2.5)])
+def test_probabilities_are_those_of_the_tree_node_by_node(lm, weights, bias, eagerness):
     vocabulary = lm.vocabulary([Document(TEXT[:120], "d")], source=ANY_WORDS)
     at, keys = place(lm), keys_of(vocabulary)
-    scored = head(lm, vocabulary, weights(), exact=True, phrase_bias=bias).logits(at)
-    probabilities, stops, greedy = slow(lm, counts_of(vocabulary), at, bias)
+    options = {"exact": True, "phrase_bias": bias, "eagerness": eagerness}
+    scored = head(lm, vocabulary, weights(), **options).logits(at)
+    probabilities, stops, greedy = slow(lm, counts_of(vocabulary), at, bias, eagerness)
     given_first = numpy.exp(scored.logits - at.logits[scored.first_tokens])
     for index, value in zip(scored.indices.tolist(), given_first.tolist(), strict=True):
         assert value == pytest.approx(probabilities[keys[index]], rel=1e-3, abs=1e-6)

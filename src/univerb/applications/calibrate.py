@@ -1,9 +1,10 @@
 """How boldly to use phrases, measured on held-out text with one pass of the LM per passage.
 
 Greedy `unfold` decoding is followed along the true text: at each position a unit is chosen as
-decoding would, and a phrase is accepted as far as the tolerance allows. The calibrated
-`phrase_bias` and `tolerance` are those with the fewest passes among all that write no more wrong
-tokens than the plain LM does.
+decoding would, and a phrase is accepted as far as the tolerance allows. The calibrated bias and
+`tolerance` are those with the fewest passes among all that write no more wrong tokens than the
+plain LM does. The bias is the `phrase_bias` of the flat form; in the conditional form it is the
+`eagerness`, since its probabilities are right as they are.
 
 The exact likelihood of the text over V + P (from the same pass) is reported
 for every bias: it is what sampling depends on.
@@ -12,7 +13,7 @@ for every bias: it is what sampling depends on.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy
 import torch
@@ -34,7 +35,7 @@ TOLERANCES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 class Trial(NamedTuple):
     """What greedy decoding would do along held-out text with one pair of values."""
 
-    phrase_bias: float
+    bias: float
     tolerance: float
     passes_per_token: float
     """1 without phrases, less is faster."""
@@ -46,6 +47,8 @@ class Trial(NamedTuple):
 class Calibration:
     """The best values, and the figures of all trials."""
 
+    option: Literal["phrase_bias", "eagerness"]
+    """What the bias is."""
     best: Trial
     plain_error_rate: float
     """Of the LM's greedy tokens."""
@@ -53,7 +56,7 @@ class Calibration:
     plain_bits_per_byte: float
     """Of the LM without phrases."""
     bits_per_byte: dict[float, float]
-    """By bias: the exact likelihood of the held-out text."""
+    """By `phrase_bias`: the exact likelihood of the held-out text."""
     passages: int
     tokens: int
 
@@ -86,7 +89,7 @@ def calibrate(
     tolerances: Sequence[float] = TOLERANCES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Find the best `phrase_bias` and `tolerance` for a corpus among all pairs of values.
+    """Find the best bias and `tolerance` for a corpus among all pairs of values.
 
     Passages are held-out text: beginnings, each of which retrieves `k` chunks of the corpus, and
     what follows them. `progress` is called with the number of passages that are done, and of all.
@@ -113,6 +116,7 @@ def calibrate(
     bits = [bits_per_byte(total, text_bytes) for total in totals.tolist()]
     plain_error_rate = plain_errors / max(tokens, 1)
     return Calibration(
+        option="eagerness" if lm.scoring.is_conditional else "phrase_bias",
         best=fastest(trials, plain_error_rate),
         plain_error_rate=plain_error_rate,
         trials=tuple(trials),
@@ -130,14 +134,14 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
     """
     least = max(error_rate, min(trial.error_rate for trial in trials))
     good = [trial for trial in trials if trial.error_rate <= least]
-    return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.phrase_bias))
+    return min(good, key=lambda t: (t.passes_per_token, t.tolerance, t.bias))
 
 
 def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> None:
     """Store the values with the corpus, so that `generate` and `answer` use them with it."""
-    bias, tolerance = calibration.best.phrase_bias, calibration.best.tolerance
-    profile = CorpusProfile(encoder=lm.fingerprint(), phrase_bias=bias, tolerance=tolerance)
-    write_profile(corpus, profile)
+    best = calibration.best
+    options = {calibration.option: best.bias, "tolerance": best.tolerance}
+    write_profile(corpus, CorpusProfile(encoder=lm.fingerprint(), **options))
 
 
 @torch.inference_mode()

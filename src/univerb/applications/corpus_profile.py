@@ -19,13 +19,14 @@ class CorpusProfile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     encoder: str = Field(max_length=128)
-    phrase_bias: float = Field(ge=-100.0, le=100.0)
+    phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
+    eagerness: float = Field(default=0.0, ge=-100.0, le=100.0)
     tolerance: float = Field(ge=0.0, le=1.0)
 
 
 def write_profile(corpus: Corpus, profile: CorpusProfile) -> None:
     """Save a corpus's profile, so that `generate` and `answer` use it."""
-    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
+    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2, exclude_unset=True))
 
 
 def read_profile(corpus: Corpus) -> CorpusProfile | None:
@@ -43,7 +44,7 @@ def read_profile(corpus: Corpus) -> CorpusProfile | None:
 
 
 def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
-    """Return the `phrase_bias` and `tolerance` of a corpus's profile that apply.
+    """Return the bias and the `tolerance` of a corpus's profile that apply.
 
     None do if they were chosen for another encoder than the one with this fingerprint. They were
     chosen for the mode `unfold`.
@@ -51,8 +52,8 @@ def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -
     profile = read_profile(corpus)
     if profile is None or profile.encoder != fingerprint or mode == "atomic":
         return {}
-    names = {"phrase_bias"} if mode == "verify" else {"phrase_bias", "tolerance"}
-    return profile.model_dump(include=names)
+    names = {"phrase_bias", "eagerness"} | (set() if mode == "verify" else {"tolerance"})
+    return profile.model_dump(include=names, exclude_unset=True)
 
 
 def calibrated(decoding: GenerationConfig, corpus: Corpus, lm: PhraseModel) -> GenerationConfig:

@@ -96,12 +96,13 @@ def _show_coverage(before: "CorpusCoverage", after: "CorpusCoverage") -> None:
 def show_calibration(calibration: "Calibration") -> None:
     """Print what was calibrated."""
     best, bits = calibration.best, calibration.bits_per_byte
+    bias = best.bias if calibration.option == "phrase_bias" else 0.0
     console.print(
-        f"phrase_bias [bold]{best.phrase_bias:g}[/], tolerance [bold]{best.tolerance:g}[/]: "
+        f"{calibration.option} [bold]{best.bias:g}[/], tolerance [bold]{best.tolerance:g}[/]: "
         f"{best.passes_per_token:.2f} passes per token, {best.error_rate:.1%} of the tokens other "
         f"than the text's [dim](plain LM {calibration.plain_error_rate:.1%}; "
         f"{calibration.passages} passages, {calibration.tokens} tokens; bits per byte "
-        f"{bits[best.phrase_bias]:.3f}, plain {calibration.plain_bits_per_byte:.3f}, best "
+        f"{bits[bias]:.3f}, plain {calibration.plain_bits_per_byte:.3f}, best "
         f"{min(bits.values()):.3f})[/]"
     )
     if calibration.tokens < _FEW_TOKENS:

@@ -69,6 +69,7 @@ def choose(
     phrases: PhraseLogits | None,
     sampler: Sampler,
     seen: Sequence[int],
+    eagerness: float = 0.0,
 ) -> Choice:
     """Choose a unit by one softmax over V and some phrases.
 
@@ -78,6 +79,8 @@ def choose(
         phrases: Those that may be chosen, or None: in `unfold` as proposals.
         sampler: The sequence's.
         seen: Base tokens of prompt and output, and the ids of phrases that were written.
+        eagerness: Nats by which a greedy choice prefers phrases; those of the conditional form
+            have it already.
 
     Returns:
         The unit.
@@ -94,7 +97,8 @@ def choose(
             unit = token if index is None else len(logits) + index
             return Choice(unit, phrases.left_to_tokens(logits), phrases)
         logits, allowed = phrases.left_to_tokens(logits), phrases.left_to_tokens(allowed)
-    both = numpy.concatenate([allowed, phrases.logits])
+    extra = numpy.float32(eagerness if sampler.is_greedy else 0.0)
+    both = numpy.concatenate([allowed, phrases.logits + extra])
     if sampler.filters:
         both = sampler.filtered(both, _columns(seen, len(logits), phrases))
     return Choice(_unit(sampler.pick(both), len(logits), phrases), logits, phrases)

@@ -38,6 +38,7 @@ class Chooser:
         self._head = head
         self._is_atomic = config.mode == "atomic"
         self._tolerance = config.tolerance
+        self._eagerness = config.eagerness
         # In the conditional form documents vote on the token, and phrases go on from it.
         self._voting = head if isinstance(head, ConditionalPhraseHead) else None
         if not self._is_atomic and config.tolerance == 0.0:
@@ -66,7 +67,8 @@ class Chooser:
         phrases = self._phrases(place, allowed)
         if phrases is not None and masked:
             phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
-        return choose(place.logits, allowed, phrases, self._sampler, [*ids, *units])
+        seen = [*ids, *units]
+        return choose(place.logits, allowed, phrases, self._sampler, seen, self._eagerness)
 
     def _accepted(self, allowed: Floats, ids: list[int]) -> NDArray[numpy.bool_]:
         """Return which tokens documents may vote for: greedily in `unfold`, those it accepts."""

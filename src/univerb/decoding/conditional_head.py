@@ -77,13 +77,17 @@ class GroupScores(NamedTuple):
     """(N,), of stopping at the nodes of the tree."""
 
     def log_probs(self, bias: float = 0.0) -> TreeLogProbs:
-        """Return log-probabilities given the token, with a bias for going on."""
-        return self.tree.log_probs(self.scores + numpy.float32(bias), self.stops)
+        """Return log-probabilities given the token, with a bias for phrases."""
+        return self.tree.log_probs(self.scores, self._biased_stops(bias))
 
     def greedy(self, bias: float = 0.0) -> int | None:
         """Return the phrase that greedy decoding goes on to, as an index; None if it stops."""
-        best = self.tree.greedy(self.scores + numpy.float32(bias), self.stops)
+        best = self.tree.greedy(self.scores, self._biased_stops(bias))
         return None if best is None else int(self.indices[best])
+
+    def _biased_stops(self, bias: float) -> Floats:
+        # Where a phrase could go on to a longer one, both have the bias.
+        return self.stops - numpy.where(self.tree.parent < 0, numpy.float32(bias), 0)
 
 
 class ConditionalPhraseHead(PhraseHead):
@@ -183,7 +187,7 @@ class ConditionalPhraseHead(PhraseHead):
         scoring = self._lm.scoring
         state = scoring.state(place.hidden)
         query, offset = scoring.query(state, group.first_row)
-        products = self._weights.logits(query, [group.rows]) + offset
+        products = self._weights.logits(query, [group.rows]) + offset + self._bias[group.rows]
         stops = scoring.stops(group.tree, state, products)
         scores = self._allowed_scores(products, group, place)
         return GroupScores(group.tree, group.indices, scores, stops)
@@ -194,13 +198,13 @@ class ConditionalPhraseHead(PhraseHead):
             return None
         probabilities = scores.log_probs()
         logits = (place.logits[token] + probabilities.phrases).astype(numpy.float32)
-        share = TokenShare(float(probabilities.stops[0]), scores.greedy())
+        share = TokenShare(float(probabilities.stops[0]), scores.greedy(self._eagerness))
         first_tokens = numpy.full(len(logits), token)
         return PhraseLogits(scores.indices, first_tokens, logits, {token: share})
 
     def _allowed_scores(self, products: Floats, group: _Group, place: Place) -> Floats:
         bonus = self._lm.scoring.bonus(self._evidence(group, place.ids))
-        scores: Floats = products + self._bias[group.rows] + bonus
+        scores: Floats = products + bonus
         scores[group.lengths > place.max_length] = -numpy.inf
         if repeated := self._repeated_indices(place.ids):
             scores[numpy.isin(group.indices, list(repeated))] = -numpy.inf

@@ -95,6 +95,7 @@ class PhraseHead:
         self._lm = lm
         self._weights = weights
         self._phrase_bias = numpy.float32(config.phrase_bias)
+        self._eagerness = config.eagerness
         self._ban = config.ban
         self._eos_ids = eos_ids
         self._exact = config.exact

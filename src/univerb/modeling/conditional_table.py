@@ -90,7 +90,8 @@ class ConditionalTable:
             return units
         states, texts = scoring.state(hidden), before or [()] * len(hidden)
         products = numpy.stack([self._products(state) for state in states])
-        scores = products + self._bias
+        products += self._bias
+        scores = products.copy()
         votes = scoring.scaled(states) @ self._token_vectors.T
         for row, text in enumerate(texts):
             evidence = _evidence(self._token_counts, self._next_tokens, text)

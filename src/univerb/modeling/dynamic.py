@@ -142,7 +142,8 @@ class DynamicLM(PhraseModel):
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
         encoder, profile = read_checkpoint(folder, model, description)
         if adapter_folder:
-            profile = profile.model_copy(update={"mode": "atomic", "phrase_bias": 0.0})
+            changes = {"mode": "atomic", "phrase_bias": 0.0, "eagerness": 0.0}
+            profile = profile.model_copy(update=changes)
         loaded = cls(model, tokenizer, encoder, profile)
         loaded.adapter, loaded.name = adapter_folder, full_name
         if backbone is None:

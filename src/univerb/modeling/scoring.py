@@ -74,7 +74,7 @@ class Scoring:
         Args:
             tree: The phrases.
             state: (..., d)
-            products: (..., P) of the query and the phrases' vectors, offset included.
+            products: (..., P) of the query and the phrases' vectors, offset and biases included.
 
         Returns:
             The scores.

@@ -291,6 +291,7 @@ def _profile(profile: Profile) -> Profile:
 
     A row takes one position, whatever it stands for.
     """
-    bias = profile.phrase_bias if profile.mode == "atomic" else 0.0
-    changes = {"mode": "atomic", "phrase_bias": bias, "positions": "unit"}
+    changes: dict[str, object] = {"mode": "atomic", "positions": "unit"}
+    if profile.mode != "atomic":
+        changes |= {"phrase_bias": 0.0, "eagerness": 0.0}
     return profile.model_copy(update=changes)

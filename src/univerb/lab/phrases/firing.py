@@ -76,7 +76,7 @@ def firing(
         scores: The phrases along it.
         starts: Its word starts.
         tolerance: Masks phrases by their first token, and cuts them.
-        bias: Added to every phrase's logit.
+        bias: Added to every phrase's logit where it is chosen, eagerness included.
         samples: Maximum number of fired phrases whose accepted part is computed.
         seed: Of the sample of these.
 

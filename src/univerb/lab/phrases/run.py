@@ -165,6 +165,7 @@ class _Evaluation:
         self._sizes = corpus.manifest.settings.sizes if corpus else (2, 8)
         config = GenerationConfig().resolved(lm.profile)
         self._bias = config.phrase_bias
+        self._eagerness = config.eagerness
         self._tolerance = 1.0 if config.mode == "atomic" else config.tolerance
 
     def measure_all(
@@ -275,7 +276,7 @@ class _Evaluation:
                 scores,
                 halves.starts,
                 tolerance=self._tolerance,
-                bias=self._bias,
+                bias=self._bias + self._eagerness,
                 samples=protocol.proposals,
                 seed=seed,
             ),

@@ -40,16 +40,16 @@ Variants = Mapping[str, dict[str, Any] | None]
 def standard_variants(profile: Profile) -> Variants:
     """Return the variants that are compared, by name: the bare LM, the profile, and four others.
 
-    In `unfold` nothing is drafted, in `verify` phrases alone are: steps are what phrases save.
+    In `unfold` nothing is drafted, in `verify` phrases alone are: steps are what phrases save. It
+    drafts where `unfold` would choose.
     """
     resolved = GenerationConfig().resolved(profile)
-    atomic: dict[str, Any] = {
-        "mode": "atomic",
-        "phrase_bias": GenerationConfig(mode="atomic").resolved(profile).phrase_bias,
-    }
-    bias = {"phrase_bias": profile.phrase_bias}
-    unfold: dict[str, Any] = {"mode": "unfold"} | bias | _NO_DRAFTS
-    verify: dict[str, Any] = {"mode": "verify"} | bias | _PHRASE_DRAFTS
+    names = {"phrase_bias", "eagerness"}
+    of_atomic = GenerationConfig(mode="atomic").resolved(profile)
+    atomic: dict[str, Any] = {"mode": "atomic"} | of_atomic.model_dump(include=names)
+    unfold: dict[str, Any] = {"mode": "unfold"} | profile.model_dump(include=names) | _NO_DRAFTS
+    bias = profile.phrase_bias + profile.eagerness
+    verify: dict[str, Any] = {"mode": "verify", "phrase_bias": bias} | _PHRASE_DRAFTS
     as_profiled = {
         "atomic": atomic,
         "unfold": unfold | {"tolerance": resolved.tolerance},
