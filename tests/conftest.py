@@ -208,11 +208,10 @@ def make_conditional(
     model: PreTrainedModel | None = None,
     seed: int = 1,
     scale: float = 0.5,
-    query: int = 8,
     bias: float = -1.0,
 ) -> DynamicLM:
     """Make a tiny LM whose conditional encoder is random, so that phrases differ and get chosen."""
-    config = EncoderConfig(form="conditional", query=query, bias=bias)
+    config = EncoderConfig(form="conditional", bias=bias)
     lm = DynamicLM.wrap(model or make_llama(), make_tokenizer(), config)
     torch.manual_seed(seed)
     with torch.no_grad():

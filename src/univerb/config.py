@@ -281,9 +281,6 @@ class EncoderConfig(BaseModel):
     form: Literal["flat", "conditional"] = "flat"
     """`flat`: one softmax over V + P, as in the paper; `conditional`: a phrase has a share of its
     first token's probability (docs/method.md, Form of the choice). Needs split heads."""
-    query: int = Field(default=0, ge=0, le=1 << 14)
-    """`conditional`: width of the network that guesses the LM's state after a phrase's first token,
-    which the phrase is scored against; 0 for the state before it."""
     bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
     """Where the bias of phrases starts, in the conditional form against stopping: low, so that a
     fresh head does not flood the softmax."""
@@ -300,7 +297,7 @@ class EncoderConfig(BaseModel):
 
     def identity(self) -> str:
         """Return what phrase vectors depend on; that of an older encoder is what it was."""
-        later = {"form", "query"} if self.form == "flat" else None
+        later = {"form"} if self.form == "flat" else None
         return self.model_dump_json(exclude=later)
 
 

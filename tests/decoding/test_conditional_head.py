@@ -61,16 +61,9 @@ def slow(lm, counts, at, bias=0.0, eagerness=0.0):
     with torch.no_grad():
         outputs = lm.encoder.encode(phrases, lm.embeddings).outputs.numpy()
     state = at.hidden @ part["whiten"]
-    rows = lm.embeddings.input.weight.detach().numpy()
     scores, products = {}, {}
     for key, vector in zip(keys, outputs, strict=True):
-        both = numpy.append(state, rows[key[0]] / part["row_scale"])
-        inner = part["down.weight"] @ both + part["down.bias"]
-        inner = inner / (1 + numpy.exp(-inner))
-        made = part["linear.weight"] @ both + part["linear.bias"]
-        made += part["up.weight"] @ inner + part["up.bias"]
-        guess = made[:-1] @ part["whiten"]
-        products[key] = vector @ guess / math.sqrt(len(guess)) + made[-1] + bias
+        products[key] = vector @ state / math.sqrt(len(state)) + bias
         sizes = [n for n in range(1, 5) if (*at.ids[-n:], *key) in keys and n <= len(at.ids)]
         bonus = part["counts"][0] * math.log(counts[key])
         if sizes:

@@ -26,9 +26,9 @@ KEYS = st.lists(
 SCORE = st.floats(-8.0, 8.0) | st.just(-math.inf)
 
 
-def make_head(query: int, seed: int = 1, scale: float = 0.5) -> ConditionalHead:
+def make_head(seed: int = 1, scale: float = 0.5) -> ConditionalHead:
     torch.manual_seed(seed)
-    head = ConditionalHead(WIDTH, query, 3.0)
+    head = ConditionalHead(WIDTH, 3.0)
     with torch.no_grad():
         for tensor in (*head.parameters(), head.whiten):
             tensor.add_(torch.randn_like(tensor) * scale)
@@ -42,25 +42,21 @@ def scoring_of(head: ConditionalHead) -> Scoring:
 # torch and numpy
 
 
-@pytest.mark.parametrize("query", [0, 5])
-def test_numpy_scores_as_torch_does(query):
-    head = make_head(query)
+def test_numpy_scores_as_torch_does():
+    head = make_head()
     scoring = scoring_of(head)
     hidden = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(2))
     keys = [(1, 2), (1, 2, 3), (1, 4), (2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 5)]
     tree = PhraseTree(keys, numpy.array([5, 2, 1, 3, 2, 1, 1]))
     kinds, totals = torch.from_numpy(tree.parent >= 0), torch.from_numpy(tree.totals)
     assert kinds.any() and not kinds.all() and sorted(tree.totals.tolist()) == [1, 2, 3, 3, 6]
-    rows, products = torch.randn(7, WIDTH), torch.randn(7, len(keys))
+    products = torch.randn(7, len(keys))
     # A node that is a phrase has the product of it; a first token has none.
     at_nodes = torch.where(kinds, products[:, tree.order[tree.parent]], torch.zeros(()))
     with torch.no_grad():
         state = head.state(hidden)
         close(scoring.state(hidden.numpy()), state)
-        for ours, wanted in zip(
-            scoring.query(state.numpy(), rows.numpy()), head.query(state, rows), strict=True
-        ):
-            close(ours, wanted)
+        close(scoring.scaled(state.numpy()), head.scaled(state))
         wanted = torch.stack(
             [
                 head.stops(row.expand(len(totals), -1), kinds, totals, here)
@@ -84,37 +80,31 @@ def test_the_flat_form_has_no_parts():
     assert not Scoring({}).is_conditional
 
 
-@pytest.mark.parametrize("query", [0, 16])
 @pytest.mark.parametrize("bias", [-3.0, 2.0])
-def test_a_fresh_head_changes_nothing_beyond_its_bias(query, bias):
+def test_a_fresh_head_changes_nothing_beyond_its_bias(bias):
     """All phrases score alike, whatever the state, and stopping as much higher as the bias says."""
-    settings = EncoderConfig(form="conditional", query=query, bias=bias)
+    settings = EncoderConfig(form="conditional", bias=bias)
     lm = DynamicLM.wrap(MAKERS["llama"](), make_tokenizer(), settings)
     table = lm.encode(lm.vocabulary([Document(TEXT, "lease")]))
     hidden = torch.randn(3, lm.width, generator=torch.Generator().manual_seed(2)).numpy()
     numpy.testing.assert_array_equal(table.bias, 0.0)
-    found, offset = lm.scoring.query(hidden, lm.input_rows([1, 2, 3]))
-    # There is no guess yet, or phrases have no vectors yet.
-    numpy.testing.assert_allclose(found @ table.outputs.T + offset[:, None], 0.0, atol=1e-6)
-    assert bool(found.any()) == bool(table.outputs.any() == 0) == (query == 0)
+    assert not table.outputs.any()
     keys = [(1, 2), (1, 3), (1, 3, 4), (2, 2)]
     tree = PhraseTree(keys)
     stops = lm.scoring.stops(tree, hidden, numpy.zeros((3, 4), numpy.float32))
-    counted = 0.0 if query else numpy.log(tree.totals)
-    close(stops, torch.tensor(-bias + counted * numpy.ones(len(tree.totals))).expand(3, -1))
+    close(stops, torch.tensor(-bias + numpy.log(tree.totals)).expand(3, -1))
     shares = tree.log_probs(numpy.zeros((3, 4)), stops)
-    goes_on = 1.0 / (1.0 + math.exp(-bias) / (tree.totals[:2] if query else 1))
+    goes_on = 1.0 / (1.0 + math.exp(-bias))
     numpy.testing.assert_allclose(1 - numpy.exp(shares.stops), [goes_on * numpy.ones(2)] * 3, 1e-4)
 
 
 def test_coordinates_are_fitted_once_and_all_directions_are_alike():
-    head = ConditionalHead(WIDTH, 0, 3.0)
-    rows = torch.ones(2, WIDTH)
-    head.fit(torch.zeros(4, WIDTH), rows)
+    head = ConditionalHead(WIDTH, 3.0)
+    head.fit(torch.zeros(4, WIDTH))
     assert torch.equal(head.whiten, torch.eye(WIDTH))
     states = torch.randn(4000, WIDTH, generator=torch.Generator().manual_seed(1))
     states[:, 0] *= 100
-    head.fit(states, rows)
+    head.fit(states)
     fitted = (states @ head.whiten).pow(2).mean(0)
     assert fitted[0] == pytest.approx(1.0, abs=0.05)
     # Those that hardly occur are not blown up to the size of the rest.

@@ -39,9 +39,9 @@ PRICES = st.sampled_from([0.0, 0.7, 2.0])
 Logprobs = dict[tuple[int, int], float]
 
 
-def make_head(seed: int, query: int) -> ConditionalHead:
+def make_head(seed: int) -> ConditionalHead:
     torch.manual_seed(seed)
-    head = ConditionalHead(WIDTH, query, 0.5)
+    head = ConditionalHead(WIDTH, 0.5)
     with torch.no_grad():
         for tensor in (*head.parameters(), head.whiten):
             tensor.add_(torch.randn_like(tensor) * 0.4)
@@ -51,8 +51,6 @@ def make_head(seed: int, query: int) -> ConditionalHead:
 class States(NamedTuple):
     """States of an LM that never was, and its log-probabilities of the next token."""
 
-    rows: Tensor
-    """The LM's input rows of the text's tokens."""
     hidden: Tensor
     next_logprob: Tensor
     voted: Tensor
@@ -64,8 +62,7 @@ def make_states(toy: Toy, seed: int) -> States:
     size = len(toy.text.ids) - 1
     hidden = torch.randn(size, WIDTH, generator=draw).half()
     bare, voted = -torch.rand(2, size, generator=draw) * 4
-    rows = torch.randn(64, WIDTH, generator=draw)[torch.from_numpy(toy.text.ids).long()]
-    return States(rows, hidden, bare, voted[: toy.end - toy.begin].clone().requires_grad_())
+    return States(hidden, bare, voted[: toy.end - toy.begin].clone().requires_grad_())
 
 
 def make_vectors(toy: Toy, seed: int) -> dict[Key, Tensor]:
@@ -87,7 +84,7 @@ def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logpro
     parts = {name: tensor.detach().numpy() for name, tensor in head.state_dict().items()}
     scoring, result = Scoring(parts), {}
     hidden, voted = states.hidden.float().numpy(), states.voted.tolist()
-    ids, rows = toy.text.ids.tolist(), states.rows.numpy()
+    ids = toy.text.ids.tolist()
     for start in range(toy.begin, toy.end):
         state, own = scoring.state(hidden[start - 1]), voted[start - toy.begin]
         result[start, start + 1] = own
@@ -97,8 +94,7 @@ def logprobs(head: ConditionalHead, toy: Toy, vectors, states: States) -> Logpro
         tree = PhraseTree(keys, numpy.array([toy.keys[key] for key in keys]))
         outputs = torch.stack([vectors[key].detach() for key in keys]).numpy()
         evidence = evidence_of(keys, ids[:start], toy.keys)
-        query, offset = scoring.query(state, rows[start])
-        products = outputs @ query + offset
+        products = outputs @ scoring.scaled(state)
         scores = products + scoring.bonus(evidence)
         found = tree.log_probs(scores, scoring.stops(tree, state, products))
         result[start, start + 1] = own + float(found.stops[0])
@@ -118,10 +114,10 @@ def total_of(toy: Toy, values: Logprobs, price: float) -> tuple[float, float]:
 
 
 @settings(max_examples=60)
-@given(texts(6, 12), texts(4, 24), st.integers(1, 3), st.sampled_from([0, 3]), PRICES)
-def test_the_likelihood_is_the_sum_over_all_segmentations(text, other, begin, query, price):
+@given(texts(6, 12), texts(4, 24), st.integers(1, 3), PRICES)
+def test_the_likelihood_is_the_sum_over_all_segmentations(text, other, begin, price):
     toy = make_toy(text, other, begin)
-    head, states, vectors = make_head(1, query), make_states(toy, 2), make_vectors(toy, 3)
+    head, states, vectors = make_head(1), make_states(toy, 2), make_vectors(toy, 3)
     made = loss_of(head, toy, vectors, states, price)
     values = logprobs(head, toy, vectors, states)
     bare = float(states.next_logprob[begin - 1 : toy.end - 1].double().sum())
@@ -145,7 +141,7 @@ def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price:
         if start not in word_starts(toy.text, toy.begin, toy.end):
             return value
         state = head.state(hidden[start - 1][None])
-        query, offset = head.query(state, states.rows[start][None].double())
+        query = head.scaled(state)
         path = path_to(key, toy.keys)
         for node, following in itertools.zip_longest(path, path[1:]):
             children = node_children(node, toy.keys)
@@ -153,11 +149,11 @@ def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price:
                 continue
             total = sum(toy.keys[child] for child in children)
             is_phrase = torch.tensor([len(node) > 1])
-            here = (vectors[node] * query).sum(-1) + offset if is_phrase else torch.zeros(1)
+            here = (vectors[node] * query).sum(-1) if is_phrase else torch.zeros(1)
             stop = head.stops(state, is_phrase, torch.tensor([total]), here)
             evidence = evidence_of(children, ids[:start], toy.keys)
             outputs = torch.stack([vectors[child] for child in children])
-            scores = (outputs * query).sum(-1) + offset + head.bonus(evidence)
+            scores = (outputs * query).sum(-1) + head.bonus(evidence)
             every = torch.cat([stop, scores]).log_softmax(0)
             value = value + every[0 if following is None else 1 + children.index(following)]
         return value
@@ -171,11 +167,11 @@ def direct_loss(head: ConditionalHead, toy: Toy, vectors, states: States, price:
 
 
 @settings(max_examples=50)
-@given(texts(5, 8), texts(6, 16), st.sampled_from([0, 3]), PRICES)
-def test_the_gradient_is_that_of_the_sum(text, other, query, price):
+@given(texts(5, 8), texts(6, 16), PRICES)
+def test_the_gradient_is_that_of_the_sum(text, other, price):
     toy = make_toy(text, other, 1)
     assume(len(toy.stretch.option))
-    states, head = make_states(toy, 5), make_head(6, query)
+    states, head = make_states(toy, 5), make_head(6)
     exact_head = copy.deepcopy(head).double()
     double_states = states._replace(voted=states.voted.detach().double().requires_grad_())
     vectors = {key: v.requires_grad_() for key, v in make_vectors(toy, 7).items()}
@@ -205,7 +201,7 @@ def repeated() -> Toy:
 
 def test_a_price_counts_longer_units_for_more():
     toy = repeated()
-    head, states, vectors = make_head(1, 0), make_states(toy, 2), make_vectors(toy, 3)
+    head, states, vectors = make_head(1), make_states(toy, 2), make_vectors(toy, 3)
     made = [loss_of(head, toy, vectors, states, price) for price in (0.0, 1.0, 2.0, 50.0)]
     assert len({each.gain for each in made}) == 1
     assert made[0].priced == pytest.approx(made[0].gain)
@@ -220,7 +216,7 @@ def test_on_average_a_sample_has_the_total_of_all_options():
     crowd = text_of([t for n in range(2, 60) for t in ((1, WORD), (n, WORD), (-1, 0))])
     text = text_of([(token, WORD) for token in (9, 1, 5, 1, 7)])
     whole = make_toy(text, crowd, 1)
-    head, states, vectors = make_head(1, 0), make_states(whole, 2), make_vectors(whole, 3)
+    head, states, vectors = make_head(1), make_states(whole, 2), make_vectors(whole, 3)
 
     def inverse_shares(toy: Toy) -> Tensor:
         true = torch.from_numpy(toy.stretch.taken[1])
@@ -236,7 +232,7 @@ def test_on_average_a_sample_has_the_total_of_all_options():
 
 
 def passage_of(toy: Toy, states: States, weight: Tensor) -> PassageStates:
-    _, hidden, next_logprob, _ = states
+    hidden, next_logprob, _ = states
     logsumexp = (hidden.float() @ weight.T).logsumexp(-1)
     ids = torch.from_numpy(toy.text.ids[:-1].copy())
     return PassageStates(
@@ -248,7 +244,7 @@ def passage_of(toy: Toy, states: States, weight: Tensor) -> PassageStates:
 @given(texts(6, 12), texts(4, 24), st.integers(1, 3))
 def test_the_teacher_is_the_lm_after_the_true_first_token(text, other, begin):
     toy = make_toy(text, other, begin)
-    head, states, vectors = make_head(1, 0), make_states(toy, 2), make_vectors(toy, 3)
+    head, states, vectors = make_head(1), make_states(toy, 2), make_vectors(toy, 3)
     weight = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(4))
     made = loss_of(head, toy, vectors, states, 1.0)
     passage = passage_of(toy, states, weight)
@@ -274,7 +270,7 @@ def test_the_teacher_is_the_lm_after_the_true_first_token(text, other, begin):
 def test_distillation_pulls_the_phrases_towards_the_lm():
     toy = make_toy(*(text_of([(t, WORD) for t in ids]) for ids in ((4, 1, 2), (1, 2, -1, 1, 3))), 1)
     weight = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(4))
-    head, states = make_head(1, 0), make_states(toy, 2)
+    head, states = make_head(1), make_states(toy, 2)
     vectors = {key: v.requires_grad_() for key, v in make_vectors(toy, 3).items()}
     passage, losses = passage_of(toy, states, weight), []
     optimiser = torch.optim.SGD(vectors.values(), 5.0)

@@ -23,11 +23,9 @@ from univerb.phrase import Phrase
 class _Group:
     """The phrases that begin with one token and may be chosen."""
 
-    def __init__(self, rows: Ints, indices: Ints, phrases: list[Phrase], first_row: Floats) -> None:
+    def __init__(self, rows: Ints, indices: Ints, phrases: list[Phrase]) -> None:
         self.rows = rows
         self.indices = indices
-        self.first_row = first_row
-        """The LM's input row of the token (d,)."""
         self.keys = [phrase.ids for phrase in phrases]
         self.counts = occurrences(phrases)
 
@@ -186,8 +184,8 @@ class ConditionalPhraseHead(PhraseHead):
             return None
         scoring = self._lm.scoring
         state = scoring.state(place.hidden)
-        query, offset = scoring.query(state, group.first_row)
-        products = self._weights.logits(query, [group.rows]) + offset + self._bias[group.rows]
+        products = self._weights.logits(scoring.scaled(state), [group.rows])
+        products += self._bias[group.rows]
         stops = scoring.stops(group.tree, state, products)
         scores = self._allowed_scores(products, group, place)
         return GroupScores(group.tree, group.indices, scores, stops)
@@ -233,10 +231,10 @@ class ConditionalPhraseHead(PhraseHead):
         spans = view.groups.find(numpy.array([token])) if view is not None else []
         if view is None or not spans:
             none = numpy.empty(0, numpy.int64)
-            return _Group(none, none, [], numpy.empty(0, numpy.float32))
+            return _Group(none, none, [])
         rows = numpy.arange(len(view.phrase_indices))[spans[0]]
         rows = rows[self._bias[rows] > -numpy.inf]
         indices = view.phrase_indices[rows]
         size = self.vocabulary.static_size
         phrases = [self.vocabulary.phrase(size + i) for i in indices.tolist()]
-        return _Group(rows, indices, phrases, self._lm.input_rows([token])[0])
+        return _Group(rows, indices, phrases)

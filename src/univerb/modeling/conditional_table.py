@@ -51,11 +51,9 @@ class ConditionalTable:
         self._counts = occurrences(active)
         self._tree = PhraseTree([phrase.ids for phrase in active], self._counts)
         tokens = self._tree.first_tokens
-        self._token_rows = lm.input_rows(tokens.tolist())
         self._token_vectors = token_vectors(lm, tokens) if active else None
         phrase_at = {phrase.ids: place for place, phrase in enumerate(active)}
         token_at = {token: place for place, token in enumerate(tokens.tolist())}
-        self._token_of = numpy.array([token_at[phrase.ids[0]] for phrase in active], numpy.int64)
         self._token_counts = numpy.zeros(len(tokens), numpy.int64)
         # What may follow some tokens, and how often: phrases, and tokens that phrases begin with.
         self._next_phrases: Following = defaultdict(Counter)
@@ -89,10 +87,9 @@ class ConditionalTable:
         if self._token_vectors is None:
             return units
         states, texts = scoring.state(hidden), before or [()] * len(hidden)
-        products = numpy.stack([self._products(state) for state in states])
-        products += self._bias
-        scores = products.copy()
-        votes = scoring.scaled(states) @ self._token_vectors.T
+        scaled = scoring.scaled(states)
+        products = scaled @ self._outputs.T + self._bias
+        scores, votes = products.copy(), scaled @ self._token_vectors.T
         for row, text in enumerate(texts):
             evidence = _evidence(self._token_counts, self._next_tokens, text)
             vote = Votes(tree.first_tokens, votes[row], evidence)
@@ -102,14 +99,6 @@ class ConditionalTable:
         units[:, logits.shape[1] + self._indices] = units[:, self._phrase_tokens] + shares.phrases
         units[:, tree.first_tokens] += shares.stops
         return units
-
-    def _products(self, state: Floats) -> Floats:
-        """Return the products (P,) of all phrases with the query of their first tokens."""
-        rows = self._token_rows
-        queries, offsets = self._scoring.query(numpy.broadcast_to(state, rows.shape), rows)
-        at = self._token_of
-        result: Floats = (queries[at] * self._outputs).sum(-1) + offsets[at]
-        return result
 
 
 def _evidence(counts: Ints, following: Following, text: Sequence[int]) -> Evidence:

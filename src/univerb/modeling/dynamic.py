@@ -201,12 +201,6 @@ class DynamicLM(PhraseModel):
             self._conditional_tables[view] = ConditionalTable(self, view.in_order(), phrases)
         return self._conditional_tables[view]
 
-    def input_rows(self, tokens: Sequence[int]) -> Matrix:
-        """Return the vectors that the LM reads for tokens (n, d)."""
-        ids = torch.tensor(tokens, dtype=torch.long, device=self.model.device)
-        rows: Matrix = self.embeddings.input(ids).detach().float().cpu().numpy()
-        return rows
-
     def parameter_version(self) -> int:
         """Return a number that differs once the encoder or the LM's rows are changed."""
         rows = (*self.embeddings.input.parameters(), self.embeddings.output_weight)

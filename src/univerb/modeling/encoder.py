@@ -86,7 +86,7 @@ class PhraseEncoder(nn.Module):
         """Scores states in the conditional form of the choice."""
         if config.form == "conditional":
             size = heads.output.out_features if isinstance(heads, SplitHeads) else 0
-            self.conditional = ConditionalHead(size, config.query, -config.bias)
+            self.conditional = ConditionalHead(size, -config.bias)
         self.config = config
         self.tokenizer = tokenizer
         """The body's own, or None if it reads the LM's tokens and embeddings."""
@@ -140,26 +140,20 @@ class PhraseEncoder(nn.Module):
         """Encode phrases, sharing the passes of those that begin alike."""
         hidden = self.states(phrases, embeddings)
         device = hidden.device
-        last = torch.tensor([phrase.ids[-1] for phrase in phrases], device=device)
-        begin = torch.tensor([(*phrase.ids, -1)[:2] for phrase in phrases], device=device)
-        base = self.output_base(begin, embeddings)
+        first, last = (
+            torch.tensor([phrase.ids[at] for phrase in phrases], device=device) for at in (0, -1)
+        )
+        base = self.output_base(first, embeddings)
         return PhraseVectors(*self.heads(hidden, embeddings.input(last), base))
 
-    def output_base(self, begin: Tensor, embeddings: Embeddings) -> Tensor:
-        """Return what output vectors (P, d) begin as: a row of the LM, as its form needs it.
+    def output_base(self, first: Tensor, embeddings: Embeddings) -> Tensor:
+        """Return what output vectors (P, d) begin as.
 
-        Args:
-            begin: (P, 2) the first two tokens; -1 where there is no second.
-            embeddings: The LM's embedding layers.
-
-        Returns:
-            The first token's row; in the conditional form that of the second one.
+        In the flat form, the rows of their first tokens (P,); in the conditional form a fresh
+        encoder says nothing of phrases that begin alike.
         """
-        first, second = begin.unbind(1)
-        if self.conditional is None:
-            return embeddings.output_weight[first]
-        rows = self.conditional.base(embeddings.output_weight[second.clamp_min(0)])
-        return rows * (second >= 0)[:, None]
+        rows = embeddings.output_weight[first]
+        return rows if self.conditional is None else torch.zeros_like(rows)
 
     def encode_to_numpy(
         self, phrases: Sequence[Phrase], embeddings: Embeddings

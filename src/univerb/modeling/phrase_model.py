@@ -119,10 +119,6 @@ class PhraseModel(ABC):
         """Return what the encoder adds to the score of every phrase."""
 
     @abstractmethod
-    def input_rows(self, tokens: Sequence[int]) -> NDArray[numpy.float32]:
-        """Return the vectors that the LM reads for tokens (n, d)."""
-
-    @abstractmethod
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere."""
 

@@ -49,21 +49,6 @@ class Scoring:
         state: Floats = hidden @ self._parts["whiten"]
         return state
 
-    def query(self, state: Floats, rows: Floats) -> tuple[Floats, Floats]:
-        """Return what phrases are scored against (..., d), and what is added to their scores (...).
-
-        `rows` are the LM's input rows (..., d) of the tokens that the phrases begin with.
-        """
-        parts = self._parts
-        if "down.weight" not in parts:
-            return self.scaled(state), numpy.zeros(state.shape[:-1], numpy.float32)
-        both = numpy.concatenate([state, rows / parts["row_scale"]], axis=-1)
-        inner = both @ parts["down.weight"].T + parts["down.bias"]
-        inner = inner / (1.0 + numpy.exp(-inner))
-        made = both @ parts["linear.weight"].T + parts["linear.bias"]
-        made += inner @ parts["up.weight"].T + parts["up.bias"]
-        return self.scaled(self.state(made[..., :-1])), made[..., -1]
-
     def scaled(self, state: Floats) -> Floats:
         """Make a state of length one, not of size one in each direction: a score is a sum."""
         return state * numpy.float32(state.shape[-1] ** -0.5)
@@ -74,7 +59,7 @@ class Scoring:
         Args:
             tree: The phrases.
             state: (..., d)
-            products: (..., P) of the query and the phrases' vectors, offset and biases included.
+            products: (..., P) of the state and the phrases' vectors, biases included.
 
         Returns:
             The scores.

@@ -116,9 +116,6 @@ class FrozenConfig(Section):
     """Nats that a unit less is worth: 0 is the marginal likelihood, which hardly fires."""
     teacher: float = Field(default=0.5, ge=0.0, le=1000.0)
     """Weight of the distillation of the LM's choice among phrases that begin as the text does."""
-    guess_places: int = Field(default=128, ge=0)
-    """Words of a passage at which the guess of the LM's next state is trained (encoder.query)."""
-    guess_weight: float = Field(default=0.1, ge=0.0, le=1000.0)
     states: Literal["float32", "bfloat16"] = "float32"
     """Precision in which the LM reads the text: bfloat16 is faster where the CPU has it."""
     cache: str | None = None

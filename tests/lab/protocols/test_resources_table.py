@@ -52,16 +52,15 @@ def test_gpt2_counts_as_the_formula(gpt2, lease, positions):
     assert len(vocabulary) > 100
 
 
-def test_the_conditional_form_costs_its_query_where_there_are_phrases():
+def test_the_conditional_form_costs_its_coordinates_where_there_are_phrases():
     lm, positions = make_conditional(), 20
     shape = shape_of(lm)
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        head, rows = lm.encoder.conditional, torch.ones(positions, D)
-        head.query(head.state(rows), rows)
-    assert counter.get_total_flops() == positions * shape.query
-    flat = replace(shape, query=0)
+        lm.encoder.conditional.state(torch.ones(positions, D))
+    assert counter.get_total_flops() == positions * shape.coordinates
+    flat = replace(shape, coordinates=0)
     extra = forward_flops(shape, positions, 7) - forward_flops(flat, positions, 7)
-    assert extra == positions * shape.query
+    assert extra == positions * shape.coordinates
     assert forward_flops(shape, positions) == forward_flops(flat, positions)
 
 

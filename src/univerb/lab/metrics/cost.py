@@ -21,7 +21,7 @@ class Shape:
     parameters: int
     buffers: int = 0
     """Bytes beside its parameters, such as causal masks."""
-    query: int = 0
+    coordinates: int = 0
     """FLOPs by which a state becomes what phrases are scored against; 0 in the paper's form."""
 
     @property
@@ -30,18 +30,13 @@ class Shape:
         return self.parameters * VALUE + self.buffers
 
 
-def query_flops(width: int, guess: int) -> int:
-    """Return the FLOPs of the conditional form for one state: its coordinates, and the guess.
+def coordinate_flops(width: int) -> int:
+    """Return the FLOPs of the conditional form for one state: its coordinates.
 
-    The guess has 2 d inputs, `guess` inner numbers and d + 1 outputs, d of which get coordinates.
     All phrases count as scored: decoding scores those of likely first tokens, and one row for each
     first token.
     """
-    coordinates = 2 * width**2
-    if not guess:
-        return coordinates
-    made = 2 * (width + 1) * (2 * width + guess)
-    return 2 * coordinates + 4 * width * guess + made
+    return 2 * width**2
 
 
 GPT2 = Shape(50_257, 768, 12, parameters=124_439_808, buffers=12 * 1024 * 1024)
@@ -63,8 +58,8 @@ def step_flops(shape: Shape, context: int, phrases: int = 0) -> int:
 
 def _head_flops(shape: Shape, phrases: int) -> int:
     """Return the FLOPs of the logits of one position."""
-    query = shape.query if phrases else 0
-    return 2 * (shape.vocabulary + phrases) * shape.width + query
+    coordinates = shape.coordinates if phrases else 0
+    return 2 * (shape.vocabulary + phrases) * shape.width + coordinates
 
 
 def generation_flops(

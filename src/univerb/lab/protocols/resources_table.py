@@ -13,11 +13,11 @@ from univerb.lab.metrics.cost import (
     GPT2,
     VALUE,
     Shape,
+    coordinate_flops,
     extra_compute_share,
     extra_memory_share,
     generation_flops,
     paper_memory,
-    query_flops,
 )
 from univerb.lab.protocols.experiment import Experiment
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
@@ -95,7 +95,7 @@ def shape_of(lm: DynamicLM) -> Shape:
         layers=int(lm.model.config.get_text_config().num_hidden_layers),
         parameters=parameters,
         buffers=_bytes(lm.model) - sum(weight.nbytes for weight in lm.model.parameters()),
-        query=query_flops(lm.width, lm.encoder.config.query) if is_conditional else 0,
+        coordinates=coordinate_flops(lm.width) if is_conditional else 0,
     )
 
 

@@ -18,7 +18,6 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.heads import SplitHeads
 from univerb.training.config import TrainingConfig
 from univerb.training.frozen.distillation import distillation_loss
-from univerb.training.frozen.guess_loss import fit_guess, guess_losses
 from univerb.training.frozen.input_loss import context_begin, input_losses
 from univerb.training.frozen.states import GROUP, PassageStates, StateCache
 from univerb.training.frozen.stretches import (
@@ -78,9 +77,7 @@ class FrozenTask:
         heads = lm.encoder.heads
         assert isinstance(heads, SplitHeads)
         heads.fit(hidden, states, lm.embeddings.input(ids))
-        self._head.fit(states, lm.embeddings.input(ids))
-        if self._head.has_guess:
-            fit_guess(lm, passages)
+        self._head.fit(states)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -103,12 +100,6 @@ class FrozenTask:
         # The same divisor in every process, whatever its passages have: shares add up to a mean.
         scale = 1.0 / (batch * self._config.data.block)
         total, sums = total * scale, {name: value * scale for name, value in sums.items()}
-        if self._head.has_guess and settings.guess_places:
-            generators = [self._generator(number) for number in numbers]
-            losses = guess_losses(self._lm, passages, settings.guess_places, generators)
-            guess = losses.sum() / (batch * settings.guess_places)
-            total = total + settings.guess_weight * guess
-            sums["guess"] = float(guess.detach())
         if settings.input_every and index % settings.input_every == 0:
             kl = self._input_loss(index)
             total = total + settings.input_weight * kl

@@ -40,7 +40,6 @@ def stretch_loss(
     head: ConditionalHead,
     stretch: Stretch,
     vectors: Tensor,
-    input_rows: Tensor,
     hidden: Tensor,
     next_logprob: Tensor,
     voted_logprob: Tensor,
@@ -52,7 +51,6 @@ def stretch_loss(
         head: Scores states.
         stretch: The ways of writing it.
         vectors: (O, d) the output vectors of its options.
-        input_rows: (N, d) the LM's input rows of the passage's tokens.
         hidden: (N, d) the LM's states after each token of the passage.
         next_logprob: (N,) the LM's log-probability of the token that follows each.
         voted_logprob: (T,) that of each token of the stretch, with the documents' vote.
@@ -63,11 +61,10 @@ def stretch_loss(
     """
     state = torch.from_numpy(stretch.state)
     choice = torch.from_numpy(stretch.choice)
-    # A place with several nodes has one query.
+    # A place may have several nodes.
     places, place = torch.unique(state, return_inverse=True)
     states = head.state(hidden[places].float())
-    queries, offsets = head.query(states, input_rows[places + 1])
-    products = (queries[place[choice]] * vectors).sum(-1) + offsets[place[choice]]
+    products = (head.scaled(states)[place[choice]] * vectors).sum(-1)
     scores = products + head.bonus(stretch.evidence)
     scores = scores + torch.from_numpy(stretch.log_weight).float()
     kinds, totals = torch.from_numpy(stretch.is_phrase), torch.from_numpy(stretch.total)

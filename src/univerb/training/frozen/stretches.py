@@ -110,9 +110,8 @@ def encode_outputs(lm: DynamicLM, ids: Ints, length: Ints) -> Tensor:
     hidden = torch.cat(states)[torch.from_numpy(numpy.argsort(numpy.concatenate(order)))]
     rows = torch.from_numpy(ids)
     last = lm.embeddings.input(rows.gather(1, torch.from_numpy(length)[:, None] - 1)[:, 0])
-    begin = rows[:, :2].masked_fill(torch.from_numpy(length)[:, None] <= torch.arange(2), -1)
     with torch.autocast(hidden.device.type, enabled=False):
-        base = lm.encoder.output_base(begin, lm.embeddings)
+        base = lm.encoder.output_base(rows[:, 0], lm.embeddings)
         outputs: Tensor = lm.encoder.heads(hidden.float(), last, base)[1]
     return outputs
 
@@ -128,8 +127,6 @@ def loss_of(
     head, made = lm.encoder.conditional, part.stretch
     assert head is not None
     before = slice(made.begin - 1, made.end - 1)
-    with torch.no_grad():
-        rows = lm.embeddings.input(passage.ids)
     with torch.autocast(passage.hidden.device.type, enabled=False):
         voted = voted_logprobs(
             head,
@@ -140,5 +137,5 @@ def loss_of(
             passage.logsumexp[before],
             passage.next_logprob[before],
         )
-        text = rows, passage.hidden, passage.next_logprob
+        text = passage.hidden, passage.next_logprob
         return stretch_loss(head, made, vectors.options, *text, voted, unit_price)
