@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from univerb.errors import OptionError
 from univerb.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +48,32 @@ def test_the_configs_of_the_paper_follow_its_numbers():
     assert (llama.lora.rank, llama.lora.alpha, llama.lora.dropout) == (8, 32, 0.1)
     for name in ("full", "lora"):
         assert read_config(folder / "tiny" / f"{name}.yaml").regime == name
+
+
+TINY = ROOT / "configs" / "tiny" / "full.yaml"
+
+
+def test_changes_stand_in_the_place_of_what_the_file_says():
+    changes = ["run.steps=7", "frozen.max_options=null", "data.validation=[a, b]", "run.steps=8"]
+    found = read_config(TINY, changes)
+    wanted = read_config(TINY).model_dump()
+    assert wanted["run"]["steps"] != 8
+    wanted["run"]["steps"], wanted["frozen"]["max_options"] = 8, None
+    wanted["data"]["validation"] = ("a", "b")
+    assert found.model_dump() == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("run.steps", "'run.steps' changes no setting. Give SECTION.KEY=VALUE."),
+        ("regime.steps=3", "'regime.steps=3' changes no setting"),
+        ("run.steps=[", "is no value that YAML has"),
+        ("run.stops=3", "stops"),
+        ("run.steps=0", "steps"),
+    ],
+)
+def test_a_change_that_means_nothing_is_refused(change, problem):
+    with pytest.raises(OptionError) as error:
+        read_config(TINY, [change])
+    assert problem in str(error.value)

@@ -26,6 +26,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Measure what the run needs, and write nothing.")
     ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another value, such as run.steps=96. Repeatable."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the folder's checkpoints and start over.")
     ] = False,
@@ -38,7 +42,7 @@ def train(
     from univerb.training.config import read_config
 
     show_warnings()
-    settings = read_config(config)
+    settings = read_config(config, changes or ())
     folder = out or Path("runs") / config.stem
     with errors.status("loading torch"):
         import torch

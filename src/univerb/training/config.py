@@ -1,5 +1,6 @@
 """The settings of a training run: one YAML file, every value with the range it may take."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -199,13 +200,18 @@ class TrainingConfig(Section):
         return self
 
 
-def read_config(path: Path) -> TrainingConfig:
-    """Read a run's settings; OptionError if a key is unknown or a value is out of range."""
+def read_config(path: Path, changes: Sequence[str] = ()) -> TrainingConfig:
+    """Read a run's settings; OptionError if a key is unknown or a value is out of range.
+
+    `changes` are values in the place of the file's, such as "frozen.unit_price=0".
+    """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise OptionError(f"{str(path)!r} is no readable YAML file: {reason}") from error
+    for change in changes:
+        _put(raw, change)
     try:
         return TrainingConfig.model_validate(raw)
     except ValidationError as error:
@@ -214,3 +220,18 @@ def read_config(path: Path) -> TrainingConfig:
         raise OptionError(
             f"{str(path)!r}: {first_problem(error)}{given}. See docs/training.md for every key."
         ) from error
+
+
+def _put(settings: object, change: str) -> None:
+    """Put a value, as YAML has it, in the place of a setting."""
+    key, equals, text = change.partition("=")
+    *sections, name = key.split(".")
+    for section in sections:
+        settings = settings.setdefault(section, {}) if isinstance(settings, dict) else None
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise OptionError(f"{change!r}: {text!r} is no value that YAML has.") from error
+    if not equals or not isinstance(settings, dict):
+        raise OptionError(f"{change!r} changes no setting. Give SECTION.KEY=VALUE.")
+    settings[name] = value
