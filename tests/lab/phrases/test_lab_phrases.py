@@ -244,7 +244,9 @@ class TestTrueText:
 
 def slow_firing(lm, halves, reading, vocabulary, tolerance, bias):
     """Follow the decoder's own functions at each word start."""
-    config = GenerationConfig(tolerance=tolerance, phrase_bias=bias).resolved(lm.profile)
+    # Greedily, a bias and eagerness are the same.
+    options = {"phrase_bias": bias - 2.0, "eagerness": 2.0}
+    config = GenerationConfig(tolerance=tolerance, **options).resolved(lm.profile)
     engine = engine_of(lm)
     kind = ConditionalPhraseHead if lm.scoring.is_conditional else PhraseHead
     head = kind(lm, engine.phrase_weights(), vocabulary, config, lm.eos_ids)
@@ -409,6 +411,17 @@ class TestWriting:
         assert texts["profile"].phrases == [phrase.text for phrase in made.phrases]
         assert texts["whole"].steps < texts["whole"].tokens
         assert texts["whole"].phrases and not bare.phrases
+        marked = texts["whole"].marked
+        assert marked.replace("[", "").replace("]", "") == texts["whole"].text != marked
+        assert all(f"[{phrase}]" in marked for phrase in texts["whole"].phrases)
+        assert lm.tokenizer.decode(halves.context).endswith(bare.context) and bare.context
+
+    def test_verify_drafts_where_the_profile_would_choose(self):
+        profile = Profile(phrase_bias=-1.0, eagerness=4.0)
+        known = standard_variants(profile)
+        assert known["profile"]["eagerness"] == 4.0 and known["profile"]["phrase_bias"] == -1.0
+        assert known["verify"]["phrase_bias"] + known["verify"]["draft_bias"] == 3.0
+        assert (known["atomic"]["phrase_bias"], known["atomic"]["eagerness"]) == (0.0, 0.0)
 
     def test_drafts_are_off_or_phrases_alone(self, lm):
         known = standard_variants(Profile(mode="unfold", draft_bias=4.0))
@@ -531,6 +544,9 @@ class TestWhole:
         page = report.markdown("univerb lab phrases")
         assert "KL(vector \\|\\| tokens)" in page and "univerb lab phrases" in page
         assert all(f"| {name} " in page for name in variants)
+        assert len(report.texts) == page.count("\n1. ") == len(LEASES)
+        for text in report.to_dict()["texts"].values():
+            assert " ".join(text["marked"].split()) in page
 
     def test_controls_stand_beside_every_variant_with_phrases(self, lm, monkeypatch):
         known = standard_variants(lm.profile)

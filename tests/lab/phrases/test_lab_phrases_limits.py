@@ -122,7 +122,7 @@ def test_pictures_of_nothing_and_of_a_bad_encoder(tmp_path):
     bad = TrueText(9, 30, -60.0, [0.0, 1.0], [-200.0, -300.0], [-250.0, -350.0])
     for name, text in {"none": None, "bad": bad}.items():
         path = tmp_path / f"{name}.png"
-        plot_report(path, PhrasesReport(about, 0.0, text, None, [], []))
+        plot_report(path, PhrasesReport(about, 0.0, text, None, [], [], {}))
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,7 +8,7 @@ from univerb.lab import markdown
 from univerb.lab.phrases.firing import Firing
 from univerb.lab.phrases.input_side import POSITIONS, Divergence, mean_and_p95
 from univerb.lab.phrases.true_text import TrueText
-from univerb.lab.phrases.writing import BARE, VariantFigures
+from univerb.lab.phrases.writing import BARE, VariantFigures, WrittenText
 
 Row = tuple[str, str, str]
 """A measure, its value, and the figures to compare it with."""
@@ -25,6 +25,8 @@ class PhrasesReport:
     firing: Firing | None
     input_side: list[Divergence]
     writing: list[VariantFigures]
+    texts: dict[str, WrittenText]
+    """By document, what the profile writes for the first of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON can hold them."""
@@ -34,6 +36,7 @@ class PhrasesReport:
             "firing": asdict(self.firing) | self.firing.shares() if self.firing else None,
             "input_side": [divergence.summary() for divergence in self.input_side],
             "writing": [asdict(variant) for variant in self.writing],
+            "texts": {name: asdict(text) for name, text in self.texts.items()},
         }
 
     def _true_text(self, text: TrueText) -> dict[str, Any]:
@@ -69,6 +72,15 @@ class PhrasesReport:
             splitter = self.writing[0].splitter
             lines += ["## Writing", "", *table, ""]
             lines += [f"Rep-n and Diversity over the continuation alone, words by {splitter}."]
+        if self.texts:
+            lines += [
+                "",
+                "## Texts",
+                "",
+                "What the profile writes for the first documents, as it is.",
+            ]
+            lines += ["Phrases stand in brackets.", ""]
+            lines += [_shown(text) for text in self.texts.values()]
         return "\n".join(lines) + "\n"
 
     def _writing_cells(self, variant: VariantFigures) -> dict[str, str]:
@@ -90,6 +102,12 @@ class PhrasesReport:
             "run (words, mean)": f"{variant.run_words:.1f}",
             "run (words, most)": str(variant.run_words_most),
         }
+
+
+def _shown(text: WrittenText) -> str:
+    # In one line and as code: Markdown would take some of a text for its own.
+    parts = (" ".join(part.replace("`", "'").split()) for part in (text.context, text.marked))
+    return "1. `… {}` → `{}`".format(*parts)
 
 
 def _true_text_rows(text: TrueText, bias: float) -> Iterator[Row]:

@@ -31,6 +31,7 @@ from univerb.lab.phrases.reading import Reading
 from univerb.lab.phrases.report import PhrasesReport
 from univerb.lab.phrases.true_text import TrueText, pool_true_text, true_text
 from univerb.lab.phrases.writing import (
+    PROFILE,
     RANDOM_DOCUMENTS,
     UNTRAINED,
     Variants,
@@ -50,6 +51,8 @@ from univerb.vocabulary import DynamicVocabulary
 _TEXT = "along the true text"
 # Documents that are written for in one batch: eight take little longer than one.
 _BATCH = 8
+_SHOWN = 10
+"""Texts that a report prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +299,13 @@ class _Evaluation:
             firing=pool_firing([text.firing for text in texts]) if texts else None,
             input_side=pool_input_side([text.input_side for text in texts]) if texts else [],
             writing=[pool_writing(row, self._texts(row, written)) for row in rows if written],
+            texts=self._shown(rows, written[:_SHOWN]),
         )
+
+    def _shown(self, rows: Sequence[WritingRow], names: Sequence[str]) -> dict[str, WrittenText]:
+        """Return what the profile writes, without a control, for some documents."""
+        row = next((row for row in rows if (row.variant, row.control) == (PROFILE, None)), None)
+        return dict(zip(names, self._texts(row, names), strict=True)) if row else {}
 
     def _texts(self, row: WritingRow, names: Sequence[str]) -> list[WrittenText]:
         return [WrittenText(**self._cache.get(name, self._label(row))) for name in names]

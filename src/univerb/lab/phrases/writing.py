@@ -28,6 +28,8 @@ UNTRAINED = "untrained encoder"
 """A control: a fresh encoder with the same settings."""
 REPEATED_NGRAM = 8
 """Base tokens: what a text says again in so many costs no LM an effort."""
+_SHOWN = 24
+"""Tokens of a first half that a report shows."""
 _NO_DRAFTS = {"draft_bias": -1000.0}
 _PHRASE_DRAFTS = {"draft_bias": 0.0}
 """Above 0, prompt lookup would draft, too."""
@@ -105,7 +107,11 @@ def writing_rows(variants: Variants, controls: Sequence[str] = ()) -> list[Writi
 class WrittenText:
     """One continuation and its figures."""
 
+    context: str
+    """The end of the first half."""
     text: str
+    marked: str
+    """The same with its phrases in brackets."""
     tokens: int
     """Base tokens."""
     steps: int
@@ -162,15 +168,19 @@ def write(
     options: dict[str, Any] = {"max_tokens": max_tokens, "dtype": "float32"}
     options |= variant or {}
     results = batch(lm, contexts, phrases, **options)
-    return [_measured(prompt, made) for prompt, made in zip(prompts, results, strict=True)]
+    ends = [lm.tokenizer.decode(context[-_SHOWN:]) for context in contexts]
+    return [_measured(*each) for each in zip(ends, prompts, results, strict=True)]
 
 
-def _measured(prompt: WritingPrompt, result: Generation) -> WrittenText:
+def _measured(context: str, prompt: WritingPrompt, result: Generation) -> WrittenText:
     ids = [token for piece in result.pieces for token in piece.ids]
     split = words(result.text)
     is_new = new_tokens(ids)
+    marked = (f"[{piece.text}]" if piece.phrase else piece.text for piece in result.pieces)
     return WrittenText(
+        context=context,
         text=result.text,
+        marked="".join(marked),
         tokens=len(ids),
         steps=result.stats.steps + 1,
         new_tokens=sum(is_new),
