@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from univerb.config import EncoderConfig, GenerationConfig
+from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.loop import batch, generate
+from univerb.decoding.phrase_head import Place
+from univerb.engines.factory import engine_of
 from univerb.modeling.dynamic import DynamicLM
 
 PROMPT = "The tenant shall have"
@@ -90,6 +94,33 @@ def test_on_the_default_model_a_tokens_own_row_is_that_token(default_lm):
     assert float((as_tokens - as_phrase).abs().max()) == 0.0
     # Weight 3 cancels the fresh head's bias, so the phrase scores as its token.
     assert float((as_tokens[..., ids[2]] - as_tokens[..., -1]).abs().max()) < 1e-5
+
+
+@pytest.mark.default_model
+def test_on_the_default_model_phrases_take_no_more_than_their_first_tokens_have(default_lm, lease):
+    """Whatever is chosen, decoding and `forward` share the LM's probability in the same way."""
+    encoder = DynamicLM.wrap(
+        default_lm.model, default_lm.hf_tokenizer, EncoderConfig(form="conditional", bias=2.0)
+    )
+    for lm in (encoder,):
+        vocabulary = lm.vocabulary([lease])
+        ids = lm.tokenizer.encode("The landlord shall give the tenant").ids
+        with torch.inference_mode():
+            hidden = lm.model.base_model(torch.tensor([ids])).last_hidden_state[0, -1]
+            bare = lm.embeddings.output(hidden)
+            units = lm.forward(torch.tensor([ids]), vocabulary)[0, -1]
+        assert float(units.logsumexp(0)) == pytest.approx(float(bare.logsumexp(0)), abs=1e-3)
+        config, weights = GenerationConfig(exact=True), engine_of(lm).phrase_weights()
+        head = ConditionalPhraseHead(lm, weights, vocabulary, config, lm.eos_ids)
+        head.update()
+        place = Place(hidden.numpy(), bare.numpy(), ids, 99)
+        place = place._replace(logits=head.voted(place))
+        found = head.logits(place)
+        chosen = units[lm.static_size :][torch.from_numpy(found.indices)]
+        torch.testing.assert_close(torch.from_numpy(found.logits), chosen, atol=1e-2, rtol=1e-3)
+        left = torch.from_numpy(found.left_to_tokens(place.logits))
+        torch.testing.assert_close(left, units[: lm.static_size], atol=1e-2, rtol=1e-3)
+        assert float(chosen.max()) > float(chosen.min())
 
 
 def test_a_batch_without_phrases_equals_each_prompt_alone(tiny):

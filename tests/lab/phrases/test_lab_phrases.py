@@ -495,6 +495,18 @@ class TestNewTokens:
         assert found.new_steps < found.new_tokens or name == "bare"
 
 
+def test_verify_drafts_as_much_for_many_documents_as_for_one(circling):
+    """Sequences of a batch share the rows of a pass: of eight, none would draft."""
+    context = circling.tokenizer.encode(" the tenant").ids
+    vocabulary = circling.vocabulary([Document(" shall pay the landlord on the day the tenant")])
+    reading = Reading(circling, context, circling.tokenizer.encode(" shall pay").ids)
+    prompt = WritingPrompt(reading, context, vocabulary, [])
+    options = standard_variants(Profile(phrase_bias=6.0))["verify"]
+    [alone] = write(circling, [prompt], options, 24)
+    together = write(circling, [prompt] * 8, options, 24)
+    assert {text.steps for text in together} == {alone.steps} and alone.steps < alone.tokens
+
+
 class TestWhole:
     def test_an_interrupted_run_goes_on_where_it_stopped(self, lm, tmp_path, monkeypatch):
         known = standard_variants(lm.profile)

@@ -152,7 +152,9 @@ def write(
     variant: dict[str, Any] | None,
     max_tokens: int = 128,
 ) -> list[WrittenText]:
-    """Continue first halves greedily, all in one batch, and measure the texts.
+    """Continue first halves greedily, and measure the texts.
+
+    All in one batch, but for `verify`: what is drafted shares the rows of a pass.
 
     Args:
         lm: The model.
@@ -163,12 +165,14 @@ def write(
     Returns:
         The text of each and its figures.
     """
-    contexts = [prompt.context for prompt in prompts]
-    phrases = None if variant is None else [prompt.vocabulary for prompt in prompts]
     options: dict[str, Any] = {"max_tokens": max_tokens, "dtype": "float32"}
     options |= variant or {}
-    results = batch(lm, contexts, phrases, **options)
-    ends = [lm.tokenizer.decode(context[-_SHOWN:]) for context in contexts]
+    size = 1 if options.get("mode") == "verify" else max(len(prompts), 1)
+    results = []
+    for some in (prompts[begin : begin + size] for begin in range(0, len(prompts), size)):
+        phrases = None if variant is None else [prompt.vocabulary for prompt in some]
+        results += batch(lm, [prompt.context for prompt in some], phrases, **options)
+    ends = [lm.tokenizer.decode(prompt.context[-_SHOWN:]) for prompt in prompts]
     return [_measured(*each) for each in zip(ends, prompts, results, strict=True)]
 
 
