@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, stir
+from conftest import TEXT, make_conditional, make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
@@ -52,6 +52,27 @@ def test_stored_vectors_are_the_encoders(tmp_path: Path, dtype, atol, monkeypatc
     monkeypatch.setattr(type(lm.encoder), "encode", None)
     for stored, made in zip(lm.vectors(phrases), fresh, strict=True):
         torch.testing.assert_close(torch.from_numpy(stored).float(), made, atol=atol, rtol=1e-3)
+
+
+def test_a_corpus_has_the_tokens_that_documents_vote_on(tmp_path: Path, monkeypatch):
+    lm, attached = make_conditional(), make_conditional()
+    settings = CorpusSettings(dtype="float32")
+    for document in DOCUMENTS:
+        corpus = build_corpus(tmp_path, [document], lm, settings)
+    phrases = corpus.select(PROMPT, lm.tokenizer).phrases
+    numbers = corpus.phrases.numbers
+    assert len(numbers) == corpus.manifest.phrase_count < len(corpus.phrases)
+    assert {len(key) for key in corpus.phrases.ids(numbers)}.isdisjoint({1})
+    others = numpy.setdiff1d(numpy.arange(len(corpus.phrases)), numbers)
+    first = sorted({key[0] for key in corpus.phrases.ids(numbers)})
+    assert corpus.phrases.ids(others) == [(token,) for token in first]
+    assert all(len(phrase) > 1 for phrase in phrases) and corpus.verify()
+    options = {"phrase_bias": 8.0, "tolerance": 1.0, "max_tokens": 24, "ignore_eos": True}
+    wanted = generate(lm, PROMPT, lm.vocabulary(phrases), **options)
+    attached.attach(corpus)
+    monkeypatch.setattr(type(attached.encoder), "encode", None)
+    made = generate(attached, PROMPT, lm.vocabulary(phrases), **options)
+    assert made.text == wanted.text and made.stats.phrases == len(phrases)
 
 
 def test_a_corpus_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):

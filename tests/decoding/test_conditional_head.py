@@ -161,7 +161,8 @@ def test_documents_vote_as_the_trained_head_says(lm):
         own = logits.log_softmax(-1)[tokens][None]
         state = conditional_head.state(hidden)
         scores = conditional_head.scaled(state) @ alone.T
-        part, chosen = conditional_head.voted(state, scores, own, evidence)
+        longest = torch.tensor([max(overlap)])
+        part, chosen = conditional_head.voted(state, scores, own, evidence, longest)
         expected = logits.softmax(-1) * torch.sigmoid(-part)
         expected[tokens] += torch.sigmoid(part) * chosen[0].exp()
     voted = head(lm, vocabulary).voted(at)

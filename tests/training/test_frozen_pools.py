@@ -1,7 +1,7 @@
 """Windows, candidate pools and ways of writing a stretch, against direct computations."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy
 import pytest
@@ -28,7 +28,7 @@ from conftest import TEXT, make_tokenizer
 from univerb.modeling.phrase_tree import PhraseTree
 from univerb.phrase import Document
 from univerb.phrases.guards import PAPER_GUARDS, Guards, is_number
-from univerb.phrases.tokenized import BREAK, tokenize_lines, tokenize_text
+from univerb.phrases.tokenized import BREAK, LETTER, tokenize_lines, tokenize_text
 from univerb.tokenizer import Tokenizer
 from univerb.training.frozen.pools import CandidateTree
 from univerb.training.frozen.windows import Windows, windows
@@ -233,6 +233,25 @@ def test_a_sample_keeps_what_is_true_or_frequent_wherever_a_node_comes_again(cou
         assert len(made.taken[0]) == 3
     everything = make_toy(CROWDED, CROWD, 1, 18).stretch
     assert len(everything.option) == 3 * 38 and not everything.log_weight.any()
+
+
+def test_a_sample_stands_for_all_phrases_with_its_second_tokens():
+    thirds = [(second, third) for second in (2, 3, 4) for third in range(10, 10 + 5 * second)]
+    # The shorter phrase is none: what follows it hangs under the first token.
+    crowd = text_of([t for a, b in thirds for t in ((1, WORD), (a, LETTER), (b, WORD), (BREAK, 0))])
+    text = text_of([(9, WORD), (1, WORD), (3, LETTER), (12, WORD)])
+    for seed in range(20):
+        toy = make_toy(text, crowd, 1, 4, seed)
+        made, keys = toy.stretch, keys_of(toy.pool)
+        assert made.log_weight.any() and len(made.state) == 1
+        found = Counter()
+        for option, weight in zip(made.option.tolist(), made.group_weight.tolist(), strict=True):
+            found[keys[option][1]] += math.exp(weight)
+        # Second tokens of which only frequent ones are there stand for themselves.
+        sampled = {keys[o][1] for o, w in zip(made.option, made.log_weight, strict=True) if w}
+        assert {second: found[second] for second in sampled} == pytest.approx(
+            {second: 5 * second for second in sampled}
+        )
 
 
 def test_the_expected_total_of_a_sample_is_that_of_all_options():

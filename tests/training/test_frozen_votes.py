@@ -49,6 +49,7 @@ def test_a_ballot_has_the_first_tokens_and_how_the_text_leads_to_them(text, othe
     assert found.evidence.counts.tolist() == [beginnings[(token,)] for token in tokens]
     places = range(begin, len(ids) - 1)
     assert found.evidence.overlaps.shape == (len(places), len(tokens))
+    assert found.longest.tolist() == found.evidence.overlaps.max(1, initial=0).tolist()
     for row, place in enumerate(places):
         wanted = tokens.index(ids[place]) if ids[place] in tokens else -1
         assert found.truth[row] == wanted
@@ -141,6 +142,16 @@ def test_without_phrases_the_lm_decides():
 
 CROWD = text_of([t for n in range(40) for t in ((n, WORD), (n + 1, WORD), (BREAK, 0))])
 CROWDED = text_of([(token, WORD) for token in (50, 1, 5, 51, 7)])
+
+
+def test_what_is_left_out_of_a_ballot_still_tells_how_far_the_text_is_in_a_phrase():
+    words = [(token, WORD) for token in (1, 2, 3, 1)]
+    other = text_of([*words, (BREAK, 0), *[(token, WORD) for token in range(20, 60)]])
+    text = text_of([(9, WORD), *words[:2], (8, WORD), (8, WORD)])
+    drawn = [make_ballot(text, other, 3, 1, seed) for seed in range(5)]
+    assert any(3 not in found.tokens for found in drawn)
+    # (1, 2) would lead to 3.
+    assert all(found.longest.tolist() == [2, 0] for found in drawn)
 
 
 def test_votes_are_sampled_and_the_true_ones_kept():

@@ -81,7 +81,7 @@ def table_coverage(corpus: Corpus, documents: Iterable[Document], tokenizer: Tok
             size: stored.find(text.ids, text.windows(size), size, hashes) >= 0
             for size in _sizes(corpus)
         }
-        total.add(text, matches, len(stored))
+        total.add(text, matches, len(stored.numbers))
     return total
 
 

@@ -66,13 +66,14 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
         "vectors": manifest.vectors,
     }
     sizes = {n: sum(sum(e.sizes.values()) for e in entries if e) for n, entries in parts.items()}
-    lengths = Counter(numpy.diff(corpus.phrases.ends, prepend=0).tolist())
+    stored = corpus.phrases
+    lengths = Counter(numpy.diff(stored.ends, prepend=0)[stored.numbers].tolist())
     names = {"documents", "chunks", "characters", "tokens", "model", "encoder", "tokenizer"}
     return {
         **manifest.model_dump(include=names),
         "phrases": manifest.phrase_count,
         "phrases_by_length": dict(sorted(lengths.items())),
-        "vectors": len(corpus.phrases) if corpus.has_vectors else 0,
+        "vectors": len(stored) if corpus.has_vectors else 0,
         "settings": manifest.settings.model_dump(),
         "created_by": manifest.created_by,
         "format": manifest.format,

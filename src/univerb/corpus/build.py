@@ -185,9 +185,13 @@ class CorpusBuilder:
         self._report("phrases", 0, 1)
         tokens = TokenArrays.concatenate(shard.arrays() for shard in shards)
         phrases = mine_phrases(tokens, self.settings)
+        phrase_count = len(phrases)
         self._report("phrases", 1, 1)
-        vectors, rows = self._encode(phrases)
         lm = self._lm if self.settings.vectors else None
+        # Where tokens may be phrases, some of them are stored as such.
+        if lm and lm.scoring.is_conditional and self.settings.sizes[0] > 1:
+            phrases = phrases.with_first_tokens()
+        vectors, rows = self._encode(phrases)
         stored = write_object(
             self._root,
             "phrases",
@@ -205,7 +209,7 @@ class CorpusBuilder:
             index=index,
             phrases=stored,
             vectors=tuple(vectors),
-            phrase_count=len(phrases),
+            phrase_count=phrase_count,
         )
         return manifest.model_copy(update=totals(shards))
 

@@ -181,7 +181,7 @@ class Corpus:
     def verify(self) -> int:
         """Check every byte and every number of the manifest; return the number of bytes."""
         size = sum(self._object(entry).verify() for entry in self.manifest.entries())
-        counts = totals(self.shards) | {"phrase_count": len(self.phrases)}
+        counts = totals(self.shards) | {"phrase_count": len(self.phrases.numbers)}
         if self.manifest.model_dump(include=set(counts)) != counts:
             raise corrupt(self.folder / MANIFEST, "has other numbers than the files")
         for shard in self.shards:
@@ -266,7 +266,7 @@ class Corpus:
     def phrases(self) -> StoredPhrases:
         """All phrases."""
         phrases = StoredPhrases(self._object(self.manifest.phrases))
-        if len(phrases) != self.manifest.phrase_count:
+        if len(phrases.numbers) != self.manifest.phrase_count:
             raise corrupt(self.folder / MANIFEST, "has another number of phrases than the files")
         return phrases
 

@@ -6,7 +6,7 @@ import numpy
 
 from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
-from univerb.phrases.hashing import Ints, ranges
+from univerb.phrases.hashing import Ints, prepend_zero, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
 from univerb.phrases.tokenized import CONTENT, END, START, TokenArrays
 
@@ -21,6 +21,18 @@ class MinedPhrases(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def with_first_tokens(self) -> "MinedPhrases":
+        """Add the tokens that phrases begin with, each before them and with a count of 0.
+
+        In the conditional form documents vote on these: their vectors are stored, too.
+        """
+        begins = prepend_zero(self.ends)[:-1]
+        first = self.tokens[begins]
+        new = numpy.flatnonzero(numpy.diff(first, prepend=-1))
+        sizes = numpy.insert(self.ends - begins, new, 1)
+        tokens = numpy.insert(self.tokens, begins[new], first[new])
+        return MinedPhrases(tokens, numpy.cumsum(sizes), numpy.insert(self.counts, new, 0))
 
 
 def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:

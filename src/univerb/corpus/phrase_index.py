@@ -61,6 +61,11 @@ class StoredPhrases:
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def numbers(self) -> Ints:
+        """The numbers of phrases; the others are tokens that they begin with, for their vectors."""
+        return numpy.flatnonzero(self.counts > 0)
+
     def ids(self, numbers: Ints) -> list[tuple[int, ...]]:
         """Return the token ids of phrases."""
         begin, end = self._begins[numbers], self.ends[numbers]

@@ -26,7 +26,7 @@ class Selection(NamedTuple):
     phrases: list[Phrase]
     """Those that save the most tokens first."""
     stored: int
-    """Number of phrases that the corpus has a vector for; the others must be encoded."""
+    """Number of phrases that the corpus has; the others must be encoded."""
 
 
 class _Occurrences(NamedTuple):

@@ -65,7 +65,7 @@ class ConditionalHead(nn.Module):
         return _bonus(evidence, self.overlap, self.counts)
 
     def voted(
-        self, state: Tensor, scores: Tensor, logprobs: Tensor, evidence: Evidence
+        self, state: Tensor, scores: Tensor, logprobs: Tensor, evidence: Evidence, longest: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Let the documents vote on the next token.
 
@@ -74,6 +74,7 @@ class ConditionalHead(nn.Module):
             scores: (T, F), of the tokens that phrases begin with.
             logprobs: (T, F), the LM's own log-probabilities of them.
             evidence: (T, F), or (F,) for what is the same everywhere.
+            longest: (T,) the longest overlap of any token that phrases begin with.
 
         Returns:
             (T,) the logit of the documents' part, and (T, F) log-probabilities in it.
@@ -81,8 +82,7 @@ class ConditionalHead(nn.Module):
         bonus = _bonus(evidence, self.vote_overlap, self.vote_counts)
         chosen = (logprobs + scores + bonus).log_softmax(-1)
         # In the middle of a word, or before a mark, documents that begin phrases have no say.
-        bias = self.vote_bias[torch.from_numpy(evidence.overlaps.max(-1))]
-        return bias + state @ self.vote_gate + logprobs.logsumexp(-1), chosen
+        return self.vote_bias[longest] + state @ self.vote_gate + logprobs.logsumexp(-1), chosen
 
     def stops(self, state: Tensor, is_phrase: Tensor, totals: Tensor, products: Tensor) -> Tensor:
         """Return the logits (N,) of stopping at nodes of the tree.

@@ -66,8 +66,5 @@ def _encode(
         column([layout.column[k] for k in phrases]),
     ]
     last = lm.embeddings.input(column([pool.keys[k][-1] for k in phrases]))
-    begin = torch.tensor(
-        [(*pool.keys[k], -1)[:2] for k in phrases], dtype=torch.long, device=device
-    )
-    base = lm.encoder.output_base(begin.reshape(-1, 2), lm.embeddings)
+    base = lm.encoder.output_base(column([pool.keys[k][0] for k in phrases]), lm.embeddings)
     return PhraseVectors(*lm.encoder.heads(states, last, base))

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy
 import torch
 
 from univerb.corpus import Corpus, open_corpus
@@ -99,9 +98,9 @@ def time_part(
 def _stored(lm: PhraseModel, corpus: Corpus) -> list[Phrase]:
     """Return at most a million phrases of a corpus, whose vectors it has."""
     lm.attach(corpus)
-    step = max(len(corpus.phrases) // SIZES[-1], 1)
-    numbers = numpy.arange(0, len(corpus.phrases), step)
-    return [Phrase(ids, " x") for ids in corpus.phrases.ids(numbers)]
+    numbers = corpus.phrases.numbers
+    some = numbers[:: max(len(numbers) // SIZES[-1], 1)]
+    return [Phrase(ids, " x") for ids in corpus.phrases.ids(some)]
 
 
 def time_head(

@@ -31,7 +31,9 @@ def distillation_loss(
     is_first = ~torch.from_numpy(stretch.is_phrase)
     choice = torch.from_numpy(stretch.choice)
     mask = is_first[choice]
-    choice, go = choice[mask], go[mask]
+    # A sampled option stands for those that it shares the second token with.
+    weight = torch.from_numpy(stretch.group_weight - stretch.log_weight).float()
+    choice, scores = choice[mask], (go + weight)[mask]
     second = torch.from_numpy(pool.ids[stretch.option, 1])[mask]
     count = len(stretch.state)
     pairs, pair = torch.unique(torch.stack([choice, second]), dim=1, return_inverse=True)
@@ -42,7 +44,7 @@ def distillation_loss(
         covered = torch.zeros(count).index_add(0, pairs[0], teacher)
         target = teacher / covered[pairs[0]].clamp_min(1e-9)
     # What the options have in common is whether to go on at all: not the LM's question.
-    shares = go.exp()
+    shares = scores.exp()
     total = torch.zeros(count).index_add(0, choice, shares)
     student = torch.zeros(len(target)).index_add(0, pair, shares) / total[pairs[0]].clamp_min(1e-9)
     # Where the target is 0, so is the term, whatever the scores.

@@ -106,6 +106,8 @@ class Stretch:
     """(O,) the choice that each is an option of."""
     log_weight: Floats
     """(O,) how many phrases an option stands for, where others were left out."""
+    group_weight: Floats
+    """(O,) how many of those with the same second token it stands for."""
     evidence: Evidence
     """(O,)"""
     unit_begin: Ints
@@ -155,7 +157,9 @@ def stretch(
     nodes = reached.node[has_children]
     is_true = numpy.zeros(len(pool.keys), dtype=bool)
     is_true[reached.node[reached.node >= len(pool.first)] - len(pool.first)] = True
-    option, choice, log_weight = _options(pool, nodes, is_true, max_options, generator)
+    option, choice, log_weight, group_weight = _options(
+        pool, nodes, is_true, max_options, generator
+    )
     taken, stopped, arrival = _paths(pool, reached, choice_of, option, choice)
     overlap, overlap_count = _overlaps(pool, ids, reached.start[has_children][choice], option)
     # Elsewhere the text has the LM's tokens.
@@ -175,6 +179,7 @@ def stretch(
         option=option,
         choice=choice,
         log_weight=log_weight,
+        group_weight=group_weight,
         evidence=Evidence(pool.count[option], overlap, overlap_count),
         unit_begin=begin[order],
         unit_end=end[order],
@@ -203,12 +208,15 @@ def _options(
     is_true: Flags,
     max_options: int | None,
     generator: numpy.random.Generator,
-) -> tuple[Ints, Ints, Floats]:
-    """Return the options of the choices at nodes; the same ones wherever a node comes again."""
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return the options of the choices at nodes; the same ones wherever a node comes again.
+
+    With the number of the choice of each, and the two weights of `Stretch`.
+    """
     drawn: dict[int, tuple[Ints, Floats]] = {}
     for node in numpy.unique(nodes).tolist():
         children = pool.children[pool.edges[node] : pool.edges[node + 1]]
-        weight = numpy.zeros(len(children))
+        weight = numpy.zeros((2, len(children)))
         others = children[~is_true[children]]
         if max_options is not None and len(others) > 2 * max_options:
             # What documents have often scores high: a sample of all would often miss it.
@@ -217,17 +225,25 @@ def _options(
             rest = others[max_options:]
             some = generator.choice(rest, max_options, replace=False)
             children = numpy.concatenate([kept, some])
-            weight = numpy.zeros(len(children))
-            weight[len(kept) :] = numpy.log(len(rest) / max_options)
+            weight = numpy.zeros((2, len(children)))
+            second = pool.ids[some, 1]
+            alike = _counts(second, pool.ids[rest, 1]) / _counts(second, second)
+            weight[:, len(kept) :] = numpy.log(
+                [numpy.full(max_options, len(rest) / max_options), alike]
+            )
         drawn[node] = children, weight
     each = [drawn[node] for node in nodes.tolist()]
     sizes = [len(children) for children, _ in each]
-    none = numpy.empty(0)
-    return (
-        numpy.concatenate([none.astype(numpy.int64), *(children for children, _ in each)]),
-        numpy.repeat(numpy.arange(len(nodes)), sizes),
-        numpy.concatenate([none, *(weight for _, weight in each)]),
-    )
+    option = numpy.concatenate([numpy.empty(0, numpy.int64), *(some for some, _ in each)])
+    weights = numpy.concatenate([numpy.empty((2, 0)), *(weight for _, weight in each)], axis=1)
+    return option, numpy.repeat(numpy.arange(len(nodes)), sizes), *weights
+
+
+def _counts(values: Ints, among: Ints) -> Ints:
+    """Count each of some values among others, where all of them are."""
+    known, counts = numpy.unique(among, return_counts=True)
+    found: Ints = counts[numpy.searchsorted(known, values)]
+    return found
 
 
 def _overlaps(

@@ -128,7 +128,8 @@ def voted_logprobs(
     own = own + torch.from_numpy(ballot.log_weight).float()
     state = head.state(hidden.float())
     scores = head.scaled(state) @ vectors.T
-    part, chosen = head.voted(state, scores, own, ballot.evidence)
+    longest = torch.from_numpy(ballot.longest)
+    part, chosen = head.voted(state, scores, own, ballot.evidence, longest)
     truth = torch.from_numpy(ballot.truth)
     named = chosen.gather(1, truth.clamp_min(0)[:, None])[:, 0].masked_fill(truth < 0, -torch.inf)
     by_lm = nn.functional.logsigmoid(-part) + logprob

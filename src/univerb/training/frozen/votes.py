@@ -20,6 +20,8 @@ class Ballot(NamedTuple):
     """(F,) how many tokens each stands for, where others were left out."""
     evidence: Evidence
     """(T, F), `count` being the same everywhere: (F,)"""
+    longest: Ints
+    """(T,) the longest overlap of any token that phrases begin with, be it voted on or not."""
     truth: Ints
     """(T,) the index of the token that follows in the text, or -1."""
 
@@ -60,8 +62,9 @@ def ballot(
     place[true] = numpy.arange(len(true))
     count = counts[numpy.searchsorted(known, tokens)]
     evidence = Evidence(count, *_overlaps(phrases, ids, span, tokens))
+    longest = _longest_overlap(phrases, ids, span, known)
     # A break is -1: the last place, which no token has.
-    return Ballot(tokens, weight, evidence, place[ids[begin:end]])
+    return Ballot(tokens, weight, evidence, longest, place[ids[begin:end]])
 
 
 def _overlaps(
@@ -95,3 +98,19 @@ def _overlaps(
         if len(beginnings):
             count[rows] = numpy.where(is_known, counts[found], count[rows])
     return overlap, count
+
+
+def _longest_overlap(
+    phrases: Windows, ids: NDArray[numpy.int32], span: tuple[int, int], known: Ints
+) -> Ints:
+    """Count the tokens before places that are, with some token of `known`, such a beginning."""
+    begin, end = span
+    goes_on = phrases.is_phrase[:, ::-1].cumsum(1)[:, ::-1] > 0
+    start = numpy.arange(begin, end)
+    longest = numpy.zeros(end - begin, dtype=numpy.int64)
+    for size in range(1, min(MAX_OVERLAP, begin, goes_on.shape[1] - 1) + 1):
+        is_vote = goes_on[:, size] & numpy.isin(phrases.ids[:, size], known)
+        before = ids[start[:, None] - numpy.arange(size, 0, -1)].astype(numpy.int64)
+        found = find(numpy.unique(phrases.keys[is_vote, size - 1]), hashes(before)[:, -1])[1]
+        longest[found] = size
+    return longest
