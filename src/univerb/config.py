@@ -145,7 +145,8 @@ class GenerationConfig(Profile):
     explain: bool = False
     """Return the best candidates of each choice."""
     exact: bool | None = None
-    """True scores every phrase, False only a short-list; by default it depends on their number.
+    """True scores every phrase, False only a short-list; by default it depends on their number (in
+    the conditional form it is the short-list).
     `unfold` below tolerance 1 and `verify` lose nothing either way."""
     prefix_cache: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:

@@ -51,7 +51,7 @@ class DynamicVocabulary:
             raise VocabularyError(f"static_size is {static_size}; it is |V| of the LM, at least 1.")
         self.static_size = static_size
         self.version = 0
-        """Rises whenever a phrase is added, removed, revived or re-weighted."""
+        """Rises whenever a phrase is added, removed, revived, re-weighted or found once more."""
         self._phrases: list[Phrase] = []
         self._index: dict[tuple[int, ...], int] = {}
         # Plain buffers, so that the tensors that follow a large vocabulary are made at once.
@@ -194,8 +194,11 @@ class DynamicVocabulary:
             self._index[phrase.ids] = index
             self._changes += 1
         else:
-            merged = self._phrases[index].merged(phrase)
-            self._changes += not self._active[index] or merged.weight != self._weights[index]
+            known = self._phrases[index]
+            merged = known.merged(phrase)
+            # What stands in more documents scores higher, in the conditional form.
+            is_changed = merged.weight != known.weight or len(merged.sources) > len(known.sources)
+            self._changes += is_changed or not self._active[index]
             self._phrases[index] = merged
             self._active[index] = True
             self._weights[index] = merged.weight

@@ -34,6 +34,7 @@ from univerb.applications.calibrate import (
 )
 from univerb.applications.corpus_profile import profile_options
 from univerb.applications.coverage import passages_of
+from univerb.config import Profile
 from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
@@ -330,8 +331,9 @@ class TestProfile:
         own = lm.fingerprint()
         assert profile_options(corpus, own) == {}
         save_profile(corpus, lm, calibration(phrase_bias=3.0, tolerance=0.7))
-        assert profile_options(corpus, own) == {"phrase_bias": 3.0, "tolerance": 0.7}
-        assert profile_options(corpus, own, "verify") == {"phrase_bias": 3.0}
+        biases = {"phrase_bias": 3.0, "eagerness": 0.0}
+        assert profile_options(corpus, own) == biases | {"tolerance": 0.7}
+        assert profile_options(corpus, own, "verify") == biases
         assert profile_options(corpus, own, "atomic") == {}
         save_profile(corpus, lm, calibration(phrase_bias=-2.0, tolerance=0.5))
         assert profile_options(open_corpus(corpus.folder), own)["phrase_bias"] == -2.0
@@ -354,6 +356,19 @@ class TestProfile:
             result = generate(lm, "The tenant", corpus.vocabulary(lm, "The tenant"), **options)
             shares.append(result.stats.phrase_share)
         assert shares[0] == 0.0 and shares[1] > 0.8
+
+    def test_of_the_conditional_form_it_is_the_eagerness(self, run, tmp_path):
+        lm = make_conditional(make_circling(), scale=0.02)
+        lm.profile = Profile(phrase_bias=5.0, tolerance=0.9)
+        corpus = build_corpus(tmp_path / "c.uv", [LEASE], lm, CorpusSettings(min_count=1))
+        passages = [("The tenant", Document(" shall pay the rent on the first day"))]
+        found = calibrate(lm, corpus, passages)
+        assert found.option == "eagerness"
+        save_profile(corpus, lm, found)
+        options = profile_options(corpus, lm.fingerprint())
+        assert options["eagerness"] == found.best.bias
+        # Not on top of what the model's own profile has.
+        assert options["phrase_bias"] == 0.0
 
     def test_the_command_generate_honours_it(self, run, folder, corpus):
         given = ["--corpus", corpus.folder, "--model", folder / "encoder", "--max-tokens", "24"]

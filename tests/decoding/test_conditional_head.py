@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conftest import TEXT, make_conditional
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import choose
+from univerb.decoding.chooser import Chooser, State
 from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.phrase_head import Place
@@ -247,6 +248,76 @@ def test_draws_follow_the_distribution():
     assert sum(unit >= size for unit in drawn) / count == pytest.approx(
         expected[size:].sum(), abs=0.04
     )
+
+
+@pytest.mark.parametrize("mode", ["atomic", "unfold"])
+@pytest.mark.parametrize("filters", [{"temperature": 0.5}, {"temperature": 1.5, "top_k": 40}])
+def test_filters_act_once_on_tokens_and_phrases(mode, filters):
+    """Whatever the mode, a unit is drawn from one filtered distribution over V + P."""
+    lm = make_conditional(bias=1.0)
+    vocabulary = lm.vocabulary([Document(TEXT[:150], "d")], source=ANY_WORDS)
+    at, size = place(lm), lm.static_size
+    config = GenerationConfig(
+        mode=mode, tolerance=1.0, exact=True, seed=5, phrase_bias=0, **filters
+    )
+    sampler, scorer = make_sampler(config), head(lm, vocabulary, exact=True, phrase_bias=4)
+    chooser = Chooser(config, sampler, scorer)
+    # Tokens that phrases begin with are about as likely as the rest.
+    first = sorted({key[0] for key in keys_of(vocabulary)})
+    at.logits[first] += 3.0
+    voted = at._replace(logits=scorer.voted(at))
+    scored = scorer.logits(voted)
+    units = numpy.concatenate([scored.left_to_tokens(voted.logits), scored.logits])
+    expected = numpy.exp(sampler.filtered(units, []).astype("f8"))
+    expected /= expected.sum()
+    count, state = 3000, State(at.hidden, at.logits)
+    drawn = [chooser.choose(state, at.ids, (), 99).unit for _ in range(count)]
+    assert sum(unit >= size for unit in drawn) / count == pytest.approx(
+        expected[size:].sum(), abs=0.04
+    )
+    assert 0.02 < expected[size:].sum() < 0.98
+
+
+def test_eagerness_is_for_greedy_choices_alone(circling):
+    lm = make_conditional(circling.model, scale=0.02)
+    vocabulary = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS)
+    options = {"max_tokens": 24, "tolerance": 1.0, "mode": "unfold"}
+    shy, eager = (
+        generate(lm, "of the", vocabulary, eagerness=value, **options) for value in (-9.0, 9.0)
+    )
+    assert shy.stats.phrase_tokens == 0 < eager.stats.phrase_tokens
+    for sampled in ({"mode": "unfold"}, {"mode": "atomic"}, {"mode": "verify"}):
+        sampling = {"max_tokens": 24, "temperature": 0.8, "seed": 4} | sampled
+        first, second = (
+            generate(lm, "of the", vocabulary, eagerness=value, draft_bias=-1000.0, **sampling)
+            for value in (-9.0, 9.0)
+        )
+        assert [piece.ids for piece in first.pieces] == [piece.ids for piece in second.pieces]
+
+
+def test_verify_drafts_as_eagerly_as_unfold_chooses(circling):
+    lm = make_conditional(circling.model, scale=0.02)
+    vocabulary = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS)
+    plain = generate(lm, "of the", max_tokens=24)
+    steps = []
+    for eagerness in (-9.0, 9.0):
+        options = {"mode": "verify", "eagerness": eagerness, "max_tokens": 24}
+        made = generate(lm, "of the", vocabulary, **options)
+        assert made.text == plain.text
+        steps.append(made.stats.steps)
+    assert steps[1] < steps[0] == plain.stats.steps
+
+
+def test_what_is_found_in_another_document_counts_at_once():
+    lm = make_conditional()
+    vocabulary = lm.vocabulary([Document(TEXT[:150], "a")], source=ANY_WORDS)
+    scorer, at = head(lm, vocabulary, exact=True), place(lm)
+    before = scorer.logits(at).logits
+    vocabulary.add(lm.vocabulary([Document(TEXT[:150], "b")], source=ANY_WORDS).snapshot().phrases)
+    scorer.update()
+    after = scorer.logits(at).logits
+    assert (before != after).any()
+    numpy.testing.assert_array_equal(after, head(lm, vocabulary, exact=True).logits(at).logits)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])

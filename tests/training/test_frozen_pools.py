@@ -133,7 +133,6 @@ def test_a_pool_and_the_tree_of_decoding_have_the_same_nodes(text):
         assert parents[node] == (parent if len(parent) > 1 else None)
         children = node_children(parent, set(keys))
         assert tree.totals[node] == sum(pool.count[keys.index(child)] for child in children)
-        assert tree.depth[node] == len(parent)
     assert sorted(tree.first_tokens.tolist()) == pool.first.tolist()
 
 

@@ -11,7 +11,13 @@ from tiny_world import generates, make_world, write_config
 from toy_task import read_log
 
 from conftest import TEXT
+from univerb.documents.chunks import chunked
 from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.retrieval.methods import ChunkIndex
+from univerb.training import task_factory
+from univerb.training.config import read_config
+from univerb.training.processes import Processes
 
 PAPER = {
     "in-batch": ("n-words", ["in-batch"]),
@@ -107,6 +113,10 @@ BAD = {
     "flat": ({"encoder": {"form": "flat"}}, "trains the conditional form.*encoder.form: conditio"),
     "tied": ({"encoder": {"heads": "tied"}}, "encoder: form is 'conditional', which needs heads"),
     "L_p": ({"regime": "full", "encoder": {"form": "conditional"}}, r"Give losses\.phrase: 0"),
+    "nothing held out": (
+        {"data": {"validation": ["held"], "validation_skip": 99}},
+        "skip is 99; th",
+    ),
     "no corpus": ({"frozen": {"corpus": "no.uv"}}, r"no\.uv.*univerb index"),
     "no encoder": ({"encoder_from": "./nothing"}, "nothing"),
     "foreign": ({"encoder_from": "foreign"}, "its own tokenizer, which the frozen regime"),
@@ -129,6 +139,21 @@ def assert_refused(run, path: str, out: Path, message: str) -> None:
     assert lines[-1].startswith("error: ")
     assert not any("Traceback" in line for line in lines)
     assert re.search(message, lines[-1]), lines[-1]
+
+
+def test_states_are_read_again_once_other_texts_are_searched(world):
+    """A corpus may change in its place: passages that are cached hold what it had before."""
+    config = read_config(world / write_config(world, "searched", frozen={"cache": "searched"}))
+    used = []
+    for texts in ("The rent is due. The tenant pays.", "Another text is here.", "The rent is due."):
+        chunks = chunked(Document(texts, "other"))
+        task = task_factory.make_task(config, Processes.single("cpu"), ChunkIndex(chunks))
+        used.append(sorted(path.name for path in (world / "searched").iterdir()))
+        task.validate()
+    assert len({*used[-1]}) > len({*used[0]}) > 0
+    before = sorted(path.name for path in (world / "searched").iterdir())
+    task_factory.make_task(config, Processes.single("cpu"), ChunkIndex(chunks)).validate()
+    assert sorted(path.name for path in (world / "searched").iterdir()) == before
 
 
 def test_a_folder_that_cannot_be_written_and_missing_nltk(run, world, tmp_path, monkeypatch):

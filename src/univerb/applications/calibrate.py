@@ -140,7 +140,9 @@ def fastest(trials: Sequence[Trial], error_rate: float) -> Trial:
 def save_profile(corpus: Corpus, lm: DynamicLM, calibration: Calibration) -> None:
     """Store the values with the corpus, so that `generate` and `answer` use them with it."""
     best = calibration.best
-    options = {calibration.option: best.bias, "tolerance": best.tolerance}
+    # It was measured without the biases of the model's own profile.
+    biases = {"phrase_bias": 0.0, "eagerness": 0.0} | {calibration.option: best.bias}
+    options = biases | {"tolerance": best.tolerance}
     write_profile(corpus, CorpusProfile(encoder=lm.fingerprint(), **options))
 
 

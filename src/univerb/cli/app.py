@@ -29,7 +29,7 @@ add_verbs(
         "batch": "Answer a file of requests in OpenAI's batch format.",
         "inspect": "Explain what a corpus holds.",
         "phrases": "List the phrases of documents, the most useful first.",
-        "calibrate": "Find phrase_bias and tolerance for a corpus on held-out text.",
+        "calibrate": "Find how boldly to use a corpus's phrases, on held-out text.",
         "train": "Train a phrase encoder for a causal LM.",
         "export": "Write the encoder of a run for shipping.",
         "demo": "Continue three prompts, each with the phrases of one demo document.",

@@ -23,7 +23,7 @@ def calibrate(
     passages: Passages = 32,
     as_json: AsJson = False,
 ) -> None:
-    """Find phrase_bias and tolerance on held-out text and keep them with the corpus."""
+    """Find phrase_bias (or eagerness) and tolerance on held-out text; keep them with the corpus."""
     from univerb.corpus import open_corpus
     from univerb.documents.read import read_documents
 

@@ -103,6 +103,11 @@ class Corpus:
         return self.manifest.encoder
 
     @property
+    def content(self) -> str:
+        """The name of the retrieval index, which has a hash of the texts."""
+        return self.manifest.index.name if self.manifest.index else ""
+
+    @property
     def has_vectors(self) -> bool:
         """Whether the phrases are encoded."""
         return bool(self.manifest.encoder)

@@ -131,7 +131,7 @@ class Chooser:
             best = numpy.array([filtered.argmax()])
             return self._head.logits_by_first_token(best, place)
         if self._tolerance == 1.0:
-            return self._head.logits(place._replace(logits=filtered))
+            return self._head.logits(place, filtered)
         tokens = accepted_tokens(filtered, self._tolerance)
         phrases = self._head.logits_by_first_token(tokens, place)
         # Phrases that cannot be chosen must not even lengthen the draw.

@@ -145,7 +145,7 @@ class ConditionalPhraseHead(PhraseHead):
             overlap_count[found > 0] = found[found > 0]
         return Evidence(self._token_counts, overlap, overlap_count)
 
-    def logits(self, place: Place) -> PhraseLogits | None:
+    def logits(self, place: Place, ranked: Floats | None = None) -> PhraseLogits | None:
         """Score the phrases that begin with the likeliest tokens; `exact` with any."""
         if self._view is None:
             return None
@@ -153,14 +153,15 @@ class ConditionalPhraseHead(PhraseHead):
         if self._exact:
             tokens = numpy.unique(self._view.first_tokens)
         else:
-            tokens = self._likeliest(place.logits, count, max_gap)
+            tokens = self._likeliest(place.logits if ranked is None else ranked, count, max_gap)
         return self.logits_by_first_token(tokens, place)
 
     def logits_by_first_token(
         self, tokens: Ints, place: Place, per_token: int | None = None
     ) -> PhraseLogits | None:
         """Score the phrases that begin with one of some tokens."""
-        parts = [part for token in tokens.tolist() if (part := self._scored(token, place))]
+        state = self._lm.scoring.state(place.hidden)
+        parts = [part for token in tokens.tolist() if (part := self._scored(token, place, state))]
         if not parts:
             return None
         shares = {token: share for part in parts for token, share in part.shares.items()}
@@ -175,23 +176,26 @@ class ConditionalPhraseHead(PhraseHead):
     def draft(self, token: int, place: Place, bias: float) -> int | None:
         """Return the phrase that is likeliest to go on from a token, with a bias for going on."""
         scores = self.scores(token, place)
-        return scores and scores.greedy(bias)
+        return scores and scores.greedy(bias + self._eagerness)
 
-    def scores(self, token: int, place: Place) -> GroupScores | None:
-        """Score the phrases that begin with a token, before they share its probability."""
+    def scores(self, token: int, place: Place, state: Floats | None = None) -> GroupScores | None:
+        """Score the phrases that begin with a token, before they share its probability.
+
+        `state` is that of the place in the head's coordinates, if it is known.
+        """
         group = self._group(token)
         if not group.keys:
             return None
         scoring = self._lm.scoring
-        state = scoring.state(place.hidden)
+        state = scoring.state(place.hidden) if state is None else state
         products = self._weights.logits(scoring.scaled(state), [group.rows])
         products += self._bias[group.rows]
         stops = scoring.stops(group.tree, state, products)
         scores = self._allowed_scores(products, group, place)
         return GroupScores(group.tree, group.indices, scores, stops)
 
-    def _scored(self, token: int, place: Place) -> PhraseLogits | None:
-        scores = self.scores(token, place)
+    def _scored(self, token: int, place: Place, state: Floats) -> PhraseLogits | None:
+        scores = self.scores(token, place, state)
         if scores is None:
             return None
         probabilities = scores.log_probs()

@@ -126,17 +126,22 @@ class PhraseHead:
         has_eos = not self._eos_ids.isdisjoint(phrase.ids)
         return has_eos or any(text in phrase.text for text in self._ban)
 
-    def logits(self, place: Place) -> PhraseLogits | None:
+    def logits(self, place: Place, ranked: Floats | None = None) -> PhraseLogits | None:
         """Score all phrases, or the short-list of a large vocabulary.
 
-        None if none of them may be chosen.
+        Args:
+            place: Where the choice is.
+            ranked: (V,) what first tokens of a short-list are chosen by, if not the LM's logits.
+
+        Returns:
+            The phrases, None if none of them may be chosen.
         """
         if self._view is None:
             return None
         if not self._uses_short_list(self._view):
             return self._score(place, [slice(0, len(self._view.phrase_indices))])
         _, count, per_token, max_gap = self._weights.short_list
-        tokens = self._likeliest(place.logits, count, max_gap)
+        tokens = self._likeliest(place.logits if ranked is None else ranked, count, max_gap)
         return self.logits_by_first_token(tokens, place, per_token)
 
     def _likeliest(self, logits: Floats, count: int, max_gap: float) -> Ints:
@@ -168,7 +173,7 @@ class PhraseHead:
         if phrases is None:
             return None
         best = int(phrases.logits.argmax())
-        if phrases.logits[best] + bias <= float(place.logits[token]):
+        if phrases.logits[best] + bias + self._eagerness <= float(place.logits[token]):
             return None
         return int(phrases.indices[best])
 

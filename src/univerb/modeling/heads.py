@@ -4,8 +4,8 @@
 `SplitHeads` gives each side its own, as a correction of vectors that the LM knows already: the
 last token's row on the input side, the first token's on the output side. Both corrections start
 at zero, so a fresh encoder changes nothing that its bias does not allow. In the conditional form
-(`conditional`) the first token is chosen already: the output vector begins as the second token's
-row, and what it is scored against brings its own coordinates.
+(`conditional`) the first token is chosen already: the output vector is the correction alone, and
+what it is scored against brings its own coordinates.
 """
 
 import torch

@@ -56,9 +56,6 @@ class PhraseTree:
         occurrences = numpy.ones(len(keys), numpy.int64) if counts is None else counts[self.order]
         self.totals: Ints = numpy.add.reduceat(occurrences, self.begin)
         """Occurrences of the phrases directly under each node."""
-        lengths = numpy.array([len(key) for key in keys], dtype=numpy.int64)[self.order]
-        self.depth: Ints = numpy.where(self.parent < 0, 1, lengths[self.parent])
-        """Tokens of each node."""
         self.first_tokens: Ints = first[self.begin[self.parent < 0]]
         edges = numpy.flatnonzero(numpy.diff(level, prepend=-1, append=-1)).tolist()
         self._levels = list(pairwise(edges))

@@ -33,6 +33,15 @@ class Retriever(Protocol):
         ...
 
 
+class Collection(Retriever, Protocol):
+    """A retriever that can say whether it still searches the same."""
+
+    @property
+    def content(self) -> str:
+        """A hash of what is searched, and how."""
+        ...
+
+
 class Index(Protocol):
     """Ranks numbered texts."""
 

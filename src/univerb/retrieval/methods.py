@@ -1,5 +1,6 @@
 """Retrieval methods by name, and an index over a few chunks in memory."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -57,8 +58,14 @@ class ChunkIndex:
     def __init__(self, chunks: Sequence[Chunk], method: Method | None = None) -> None:
         self.chunks = tuple(chunks)
         """Ties are broken in this order."""
-        method = method or BM25()
+        self._method = method = method or BM25()
         self._index = method.index([method.features([chunk.text for chunk in self.chunks])])
+
+    @property
+    def content(self) -> str:
+        """A hash of the chunks, and of the method's name."""
+        texts = "\0".join([self._method.name, *(chunk.text for chunk in self.chunks)])
+        return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return at most `k` chunks, best first."""

@@ -15,7 +15,7 @@ from univerb.modeling.checkpoint import describe, read_checkpoint
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
 from univerb.phrase import Document
-from univerb.retrieval.base import Retriever
+from univerb.retrieval.base import Collection
 from univerb.retrieval.methods import ChunkIndex
 from univerb.tokenizer import Tokenizer
 from univerb.training.config import TrainingConfig
@@ -34,7 +34,7 @@ _CONTEXT = ("context_share", "context_chunks")
 
 
 def make_task(
-    config: TrainingConfig, processes: Processes, retriever: Retriever | None = None
+    config: TrainingConfig, processes: Processes, retriever: Collection | None = None
 ) -> Task:
     """Load models and text of a run; OptionError if its settings do not go together.
 
@@ -42,7 +42,13 @@ def make_task(
     """
     data = config.data
     documents = TrainingDocuments(data.documents, data.text, data.limit)
-    validation = TrainingDocuments(data.validation, data.text)[data.validation_skip :]
+    held_out = TrainingDocuments(data.validation, data.text)
+    validation = held_out[data.validation_skip :]
+    if data.validation and not validation:
+        raise OptionError(
+            f"data.validation_skip is {data.validation_skip}; the validation text has "
+            f"{len(held_out)} documents. Leave some of them."
+        )
     # Fresh heads are drawn at random: the same ones for the same seed, in every process.
     torch.manual_seed(config.run.seed)
     lm, generator = _starting_lm(config, str(processes.device))
@@ -116,7 +122,7 @@ def _state_cache(
     reader: DynamicLM,
     config: TrainingConfig,
     documents: Sequence[Document],
-    retriever: Retriever,
+    retriever: Collection,
     seed: int,
     keep: int | None,
 ) -> StateCache:
@@ -124,6 +130,8 @@ def _state_cache(
     folder = Path(settings.cache).expanduser() if settings.cache else cache_directory() / "states"
     passages = Passages(documents, reader.tokenizer, config.data.block)
     retrieved = RetrievedPassages(passages, retriever, reader.tokenizer, settings, seed)
-    layout = settings.model_dump(include={"corpus", "chunks", "first", *_CONTEXT})
+    # By what is searched, not by where it lies: it may change in its place.
+    layout = settings.model_dump(include={"chunks", "first", *_CONTEXT})
+    layout["content"] = retriever.content
     name = f"{passages.fingerprint()}-{digest(str(layout), {})[:8]}-{seed}"
     return StateCache(folder, reader, retrieved, name, keep)

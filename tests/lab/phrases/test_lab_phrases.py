@@ -420,7 +420,8 @@ class TestWriting:
         profile = Profile(phrase_bias=-1.0, eagerness=4.0)
         known = standard_variants(profile)
         assert known["profile"]["eagerness"] == 4.0 and known["profile"]["phrase_bias"] == -1.0
-        assert known["verify"]["phrase_bias"] + known["verify"]["draft_bias"] == 3.0
+        biases = {"phrase_bias": -1.0, "eagerness": 4.0, "draft_bias": 0.0}
+        assert known["verify"] == {"mode": "verify"} | biases
         assert (known["atomic"]["phrase_bias"], known["atomic"]["eagerness"]) == (0.0, 0.0)
 
     def test_drafts_are_off_or_phrases_alone(self, lm):

@@ -42,7 +42,9 @@ _CHUNKS = 32
 @with_flags
 def compare(
     context: typer.Context,
-    decoding: Annotated[GenerationConfig, Flags(DECODING, only=("max_tokens", "phrase_bias"))],
+    decoding: Annotated[
+        GenerationConfig, Flags(DECODING, only=("max_tokens", "phrase_bias", "eagerness"))
+    ],
     model: TorchFlags,
     prompt: Annotated[str, typer.Argument(help="The text to continue.")] = "",
     system: Annotated[

@@ -61,7 +61,7 @@ def phrases(
     writing: Annotated[WritingOptions, Flags("Writing")],
     protocol: Annotated[ProtocolOptions, Flags("Protocol")],
     decoding: Annotated[
-        GenerationConfig, Flags(DECODING, only=("mode", "tolerance", "phrase_bias"))
+        GenerationConfig, Flags(DECODING, only=("mode", "tolerance", "phrase_bias", "eagerness"))
     ],
     model: TorchFlags,
     corpus: Annotated[

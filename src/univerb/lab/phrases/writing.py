@@ -50,8 +50,7 @@ def standard_variants(profile: Profile) -> Variants:
     of_atomic = GenerationConfig(mode="atomic").resolved(profile)
     atomic: dict[str, Any] = {"mode": "atomic"} | of_atomic.model_dump(include=names)
     unfold: dict[str, Any] = {"mode": "unfold"} | profile.model_dump(include=names) | _NO_DRAFTS
-    bias = profile.phrase_bias + profile.eagerness
-    verify: dict[str, Any] = {"mode": "verify", "phrase_bias": bias} | _PHRASE_DRAFTS
+    verify: dict[str, Any] = unfold | {"mode": "verify"} | _PHRASE_DRAFTS
     as_profiled = {
         "atomic": atomic,
         "unfold": unfold | {"tolerance": resolved.tolerance},
@@ -69,11 +68,14 @@ def standard_variants(profile: Profile) -> Variants:
 
 
 def sweep_variants(tolerances: Sequence[float], biases: Sequence[float]) -> Variants:
-    """Return the variants of a sweep: the bare LM, `unfold` with every tolerance and bias."""
+    """Return the variants of a sweep: the bare LM, `unfold` with every tolerance and bias.
+
+    Greedily it is the same, whether phrases have a `phrase_bias` or decoding the `eagerness`.
+    """
     variants: dict[str, dict[str, Any] | None] = {BARE: None}
     for tolerance, bias in product(tolerances, biases):
-        options = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias} | _NO_DRAFTS
-        variants[f"tolerance {tolerance:g}, bias {bias:g}"] = options
+        options = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias, "eagerness": 0.0}
+        variants[f"tolerance {tolerance:g}, bias {bias:g}"] = options | _NO_DRAFTS
     return variants
 
 
