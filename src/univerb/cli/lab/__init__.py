@@ -22,6 +22,7 @@ add_verbs(
         "data": "List the data that measurements read, check it, and get some of it.",
         "speed": "Time univerb beside HF generate, prompt lookup and llama.cpp.",
         "phrases": "Measure on held-out text what an encoder's phrases are worth.",
+        "runs": "Compare training runs: settings that differ, and what came of it.",
         "judge": "Compare what two systems wrote, pair by pair, by a model or by people.",
         "compare": "Show what systems write for the same prompts, side by side.",
         "harness": "Run tasks of lm-evaluation-harness with phrases.",
