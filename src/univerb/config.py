@@ -282,6 +282,9 @@ class EncoderConfig(BaseModel):
     form: Literal["flat", "conditional"] = "flat"
     """`flat`: one softmax over V + P, as in the paper; `conditional`: a phrase has a share of its
     first token's probability (docs/method.md, Form of the choice). Needs split heads."""
+    votes: bool = True
+    """`conditional`: whether documents have a say in a phrase's first token; otherwise it is the
+    LM's own."""
     bias: float = Field(default=-3.0, ge=-100.0, le=100.0)
     """Where the bias of phrases starts, in the conditional form against stopping: low, so that a
     fresh head does not flood the softmax."""
@@ -298,7 +301,7 @@ class EncoderConfig(BaseModel):
 
     def identity(self) -> str:
         """Return what phrase vectors depend on; that of an older encoder is what it was."""
-        later = {"form"} if self.form == "flat" else None
+        later = {"form", "votes"} if self.form == "flat" else None
         return self.model_dump_json(exclude=later)
 
 

@@ -111,6 +111,18 @@ def test_coordinates_are_fitted_once_and_all_directions_are_alike():
     assert (fitted < 1.05).all()
 
 
+def test_without_votes_first_tokens_are_the_lms_own():
+    settings = EncoderConfig(form="conditional", votes=False, bias=2.0)
+    lm = DynamicLM.wrap(MAKERS["llama"](), make_tokenizer(), settings)
+    vocabulary, ids = lm.vocabulary([Document(TEXT, "lease")]), torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        bare, units = lm.forward(ids), lm.forward(ids, vocabulary)
+    first = {phrase.ids[0] for phrase in vocabulary}
+    others = [token for token in range(lm.static_size) if token not in first]
+    torch.testing.assert_close(units[..., others], bare[..., others], rtol=0, atol=1e-5)
+    assert (units[..., sorted(first)] < bare[..., sorted(first)]).all()
+
+
 def test_tied_heads_have_no_conditional_form():
     with pytest.raises(ValidationError, match="form is 'conditional', which needs heads 'split'"):
         EncoderConfig(form="conditional", heads="tied")

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from univerb.modeling.evidence import MAX_OVERLAP, Evidence
 from univerb.modeling.heads import whitening
 
+# As a logit it leaves nothing, and has no gradient to speak of.
+_NEVER = -60.0
+
 
 class ConditionalHead(nn.Module):
     """Scores states for the conditional form.
@@ -24,9 +27,10 @@ class ConditionalHead(nn.Module):
     Args:
         hidden_size: d, the size of the LM's states.
         bias: Where stopping begins: high, so that a fresh head lets no phrase pass.
+        has_votes: Whether documents vote on first tokens.
     """
 
-    def __init__(self, hidden_size: int, bias: float) -> None:
+    def __init__(self, hidden_size: int, bias: float, has_votes: bool = True) -> None:
         super().__init__()
         self.register_buffer("whiten", torch.eye(hidden_size))
         self.whiten: Tensor
@@ -41,7 +45,8 @@ class ConditionalHead(nn.Module):
         self.counts = nn.Parameter(torch.tensor([1.0, 0.5]))
         self.vote_counts = nn.Parameter(torch.tensor([0.0, 0.5]))
         # By the longest overlap of any token: rare where the text is in the middle of no phrase.
-        self.vote_bias = nn.Parameter(torch.linspace(-3.0, 0.0, MAX_OVERLAP + 1))
+        begin = torch.linspace(-3.0, 0.0, MAX_OVERLAP + 1)
+        self.vote_bias = nn.Parameter(begin if has_votes else torch.full_like(begin, _NEVER))
         self.vote_gate = nn.Parameter(torch.zeros(hidden_size))
 
     @torch.no_grad()

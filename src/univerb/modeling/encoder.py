@@ -86,7 +86,7 @@ class PhraseEncoder(nn.Module):
         """Scores states in the conditional form of the choice."""
         if config.form == "conditional":
             size = heads.output.out_features if isinstance(heads, SplitHeads) else 0
-            self.conditional = ConditionalHead(size, -config.bias)
+            self.conditional = ConditionalHead(size, -config.bias, config.votes)
         self.config = config
         self.tokenizer = tokenizer
         """The body's own, or None if it reads the LM's tokens and embeddings."""
