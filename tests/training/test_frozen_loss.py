@@ -267,6 +267,22 @@ def test_the_teacher_is_the_lm_after_the_true_first_token(text, other, begin):
     assert float(loss.detach()) > -1e-5
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_who_knows_the_lm_has_nothing_to_learn_from_a_sample(seed):
+    crowd = text_of([t for n in range(2, 20) for t in ((1, WORD), (n, WORD), (-1, 0))])
+    text = text_of([(token, WORD) for token in (9, 1, 5, 1, 7)])
+    toy = make_toy(text, crowd, 1, 2, seed)
+    states, made = make_states(toy, 2), toy.stretch
+    weight = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(4))
+    passage, seconds = passage_of(toy, states, weight), toy.pool.ids[made.option, 1]
+    after = passage.hidden[made.state[made.choice] + 1].float()
+    scores = (after * weight[torch.from_numpy(seconds)]).sum(-1)
+    go = scores + torch.from_numpy(made.log_weight).float()
+    assert made.log_weight.any()
+    loss = distillation_loss(toy.pool, made, go, passage, weight)
+    assert float(loss) == pytest.approx(0.0, abs=1e-4)
+
+
 def test_distillation_pulls_the_phrases_towards_the_lm():
     toy = make_toy(*(text_of([(t, WORD) for t in ids]) for ids in ((4, 1, 2), (1, 2, -1, 1, 3))), 1)
     weight = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(4))
