@@ -32,6 +32,13 @@ def test_a_run_is_what_its_settings_and_its_log_say(tmp_path):
     assert [metrics.get("gain") for metrics in found.validations] == [0.1, None, 0.3]
 
 
+def test_a_run_under_way_is_read_to_its_last_whole_line(tmp_path):
+    folder = write_run(tmp_path / "a", [0.1, 0.2])
+    with (folder / "log.jsonl").open("a") as log:
+        log.write('{"kind": "step", "st')
+    assert read_run(folder).steps == 2
+
+
 def test_settings_that_change_what_is_learned_are_named(tmp_path):
     first = write_run(tmp_path / "a", [0.1])
     other = write_run(tmp_path / "b", [0.2], frozen={"unit_price": 1.0, "teacher": 0.0},
@@ -61,7 +68,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, damage):
     if damage is None:
         folder = tmp_path / "nowhere"
     elif damage == "log":
-        (folder / "log.jsonl").write_text("{")
+        (folder / "log.jsonl").write_text("{\n")
     elif damage == "settings":
         (folder / "training.yaml").write_text("[a, b]")
     else:

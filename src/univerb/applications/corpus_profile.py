@@ -19,14 +19,14 @@ class CorpusProfile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     encoder: str = Field(max_length=128)
-    phrase_bias: float = Field(default=0.0, ge=-100.0, le=100.0)
+    phrase_bias: float = Field(ge=-100.0, le=100.0)
     eagerness: float = Field(default=0.0, ge=-100.0, le=100.0)
     tolerance: float = Field(ge=0.0, le=1.0)
 
 
 def write_profile(corpus: Corpus, profile: CorpusProfile) -> None:
     """Save a corpus's profile, so that `generate` and `answer` use it."""
-    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2, exclude_unset=True))
+    atomic_write(corpus.folder / PROFILE, profile.model_dump_json(indent=2))
 
 
 def read_profile(corpus: Corpus) -> CorpusProfile | None:
@@ -44,7 +44,7 @@ def read_profile(corpus: Corpus) -> CorpusProfile | None:
 
 
 def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -> dict[str, Any]:
-    """Return the bias and the `tolerance` of a corpus's profile that apply.
+    """Return the biases and the `tolerance` of a corpus's profile that apply.
 
     None do if they were chosen for another encoder than the one with this fingerprint. They were
     chosen for the mode `unfold`.
@@ -53,7 +53,7 @@ def profile_options(corpus: Corpus, fingerprint: str, mode: str | None = None) -
     if profile is None or profile.encoder != fingerprint or mode == "atomic":
         return {}
     names = {"phrase_bias", "eagerness"} | (set() if mode == "verify" else {"tolerance"})
-    return profile.model_dump(include=names, exclude_unset=True)
+    return profile.model_dump(include=names)
 
 
 def calibrated(decoding: GenerationConfig, corpus: Corpus, lm: PhraseModel) -> GenerationConfig:

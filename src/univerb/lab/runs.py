@@ -16,7 +16,6 @@ from univerb.training.trainer import SETTINGS
 Metrics = Mapping[str, float]
 # They change what is written and when, not what is learned.
 _HABITS = {"run.save_every", "run.keep", "run.validate_every", "run.tensorboard"}
-_SHADES = ("#0b3c49", "#1a7f9c", "#e0a526", "#c8553d", "#7a3b69", "#8a8d3f", "#5fb3c9", "#9aa5ad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,9 @@ def read_run(folder: Path) -> TrainingRun:
     """Read a run's settings and log; CheckpointError if there are none."""
     try:
         settings = dict(_flattened(yaml.safe_load((folder / SETTINGS).read_text("utf-8"))))
-        lines = (folder / LOG).read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines]
+        log = (folder / LOG).read_text(encoding="utf-8")
+        # Without a last line that a run under way is still writing.
+        entries = [json.loads(line) for line in log[: log.rfind("\n") + 1].splitlines()]
         steps = [entry for entry in entries if entry["kind"] == "step"]
         seconds = [entry["seconds"] for entry in steps]
         rows = [entry["rows_per_second"] * entry["seconds"] for entry in steps]
@@ -124,13 +124,12 @@ def plot_runs(path: Path, report: RunsReport) -> None:
     found = (name for run in report.runs for metrics in run.validations for name in metrics)
     names = [name for name in dict.fromkeys(found) if name != "step"]
     figure = Figure(figsize=(3.2 * max(len(names), 1), 3.0), layout="constrained")
-    for axis, name in zip(
-        figure.subplots(1, max(len(names), 1), squeeze=False)[0], names, strict=False
-    ):
-        for number, run in enumerate(report.runs):
-            points = [(m["step"], m[name]) for m in run.validations if name in m]
-            color = _SHADES[number % len(_SHADES)]
-            axis.plot(*zip(*points, strict=True), "o-", ms=3, color=color, label=run.name)
+    axes = figure.subplots(1, max(len(names), 1), squeeze=False)[0]
+    for axis, name in zip(axes, names, strict=False):
+        for run in report.runs:
+            points = [metrics for metrics in run.validations if name in metrics]
+            steps, values = ([metrics[key] for metrics in points] for key in ("step", name))
+            axis.plot(steps, values, "o-", ms=3, label=run.name)
         axis.set(title=name, xlabel="step")
         axis.spines[["top", "right"]].set_visible(False)
     if names:

@@ -73,14 +73,10 @@ class PhrasesReport:
             lines += ["## Writing", "", *table, ""]
             lines += [f"Rep-n and Diversity over the continuation alone, words by {splitter}."]
         if self.texts:
-            lines += [
-                "",
-                "## Texts",
-                "",
-                "What the profile writes for the first documents, as it is.",
-            ]
-            lines += ["Phrases stand in brackets.", ""]
-            lines += [_shown(text) for text in self.texts.values()]
+            about = (
+                "What the profile writes for the first documents, as it is; phrases in brackets."
+            )
+            lines += ["", "## Texts", "", about, "", *map(_shown, self.texts.values())]
         return "\n".join(lines) + "\n"
 
     def _writing_cells(self, variant: VariantFigures) -> dict[str, str]:
