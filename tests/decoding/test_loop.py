@@ -1,6 +1,7 @@
 """Budgets, ends, statistics, explanations, threads, and every option with every vocabulary."""
 
 import itertools
+import re
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ from univerb.decoding.growth import ExpireIdle, RealTime
 from univerb.decoding.loop import batch, decode_steps, generate, stream
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrase import Phrase
+from univerb.phrase import Phrase, Span
 from univerb.vocabulary import DynamicVocabulary
 
 PROMPT = "The tenant shall have"
@@ -443,3 +444,24 @@ def test_what_is_no_prompt_is_refused(lm, prompt):
 def test_what_is_no_vocabulary_is_refused(lm):
     with pytest.raises(VocabularyError, match="lm.vocabulary"):
         generate(lm, PROMPT, ["quiet enjoyment"])
+
+
+def test_a_phrase_that_is_cut_is_named_up_to_its_last_whole_word_or_number(lm):
+    """What is written may stop anywhere; what is called a phrase, and cited, may not."""
+    rent = "rent of 1,500 dollars is due June 23, 4789 in Portland"
+    ids = tuple(lm.tokenizer.encode_inside(rent).ids)
+    spans = (Span("lease", 0, len(rent)),)
+    vocabulary = lm.vocabulary([Phrase(ids, lm.tokenizer.decode(ids), spans)])
+    options = {"mode": "unfold", "tolerance": 1.0, "phrase_bias": 500.0, "no_repeat_ngram_size": 3}
+    named = set()
+    for at in range(3, len(ids)):
+        # The prompt has three tokens of the phrase in a row: it is cut before the last.
+        prompt = [*ids[at - 2 : at + 1], lm.tokenizer.encode(".").ids[0]]
+        text = generate(lm, prompt, vocabulary, max_tokens=80, ignore_eos=True, **options)
+        first, following = text.pieces[:2]
+        assert [token for piece in text.pieces for token in piece.ids][:at] == list(ids[:at])
+        if first.is_phrase:
+            assert not re.search(r"\s\||\w\|\w|\d[.,]?\|[.,]?\d", f"{first.text}|{following.text}")
+            assert rent[: first.sources[0].end] == first.text.strip()
+            named.add(first.text.strip())
+    assert {"rent of", "rent of 1,500", "rent of 1,500 dollars"} <= named

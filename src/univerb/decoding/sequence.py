@@ -16,6 +16,7 @@ from univerb.decoding.writer import Writer
 from univerb.engines.base import Engine, Output, PhraseRow, Row
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase
+from univerb.phrases.tokenized import may_end_phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
@@ -290,7 +291,7 @@ class Sequence:
             assert self._drafter is not None
             self._drafter.prompt_lookup.update(accepted=count)
         self._state = State(output.hidden[count - 1], output.logits[count - 1])
-        self._emit_accepted(draft, count, logprobs)
+        self._emit_accepted(draft, count, logprobs, own_token)
         if own_token is not None and not self.finish_reason:
             # The pass has already shown the LM's own token here: it costs no pass to choose.
             choice = Choice(own_token, self._state.logits)
@@ -298,16 +299,19 @@ class Sequence:
             self._pending = [own_token]
         return len(ids) - count
 
-    def _emit_accepted(self, draft: Draft, count: int, logprobs: abc.Sequence[float]) -> None:
+    def _emit_accepted(
+        self, draft: Draft, count: int, logprobs: abc.Sequence[float], own_token: int | None
+    ) -> None:
         """Write the accepted part: the phrase that was chosen, or those that a draft holds."""
         assert self._head is not None
         assert self._drafter is not None
         ids, candidates = draft.ids[:count], draft.candidates
-        whole = draft.unit if count > 1 else None
-        parts: abc.Iterable[tuple[int, int, int | None]] = [(0, count, whole)]
-        if not draft.names_phrases:
-            parts = [(at, at + 1, None) for at in range(count)]
-        elif draft.unit is None:
+        named = self._named_size(draft, count, own_token)
+        parts: abc.Iterable[tuple[int, int, int | None]] = [
+            *([(0, named, draft.unit)] if named else []),
+            *((at, at + 1, None) for at in range(named, count)),
+        ]
+        if draft.unit is None and draft.names_phrases:
             parts = self._drafter.documents.units(ids)
         vocabulary, used = self._head.vocabulary, []
         for begin, end, unit in parts:
@@ -319,6 +323,20 @@ class Sequence:
             if self.finish_reason:
                 break
         vocabulary.tick(used)
+
+    def _named_size(self, draft: Draft, count: int, own_token: int | None) -> int:
+        """Return how many of a chosen phrase's accepted tokens are named, hence cited, as it.
+
+        Where the LM has cut it, that is up to its last whole word or number; one token is none.
+        """
+        if draft.unit is None or count == 1:
+            return 0
+        if own_token is None:
+            return count
+        decode = self._lm.tokenizer.decode
+        text = decode([*draft.ids[:count], own_token])
+        sizes = range(count, 1, -1)
+        return next((n for n in sizes if may_end_phrase(text, len(decode(draft.ids[:n])))), 0)
 
     def _confirmed(self, ids: abc.Sequence[int], output: Output) -> int:
         """Count the tokens that would have been chosen without the draft.

@@ -199,6 +199,15 @@ def tokenize_text(text: str, tokenizer: Tokenizer, guards: Guards | None = None)
     return _flagged(text, ids, offsets, line, edges, is_masked, rules)
 
 
+def may_end_phrase(text: str, at: int) -> bool:
+    """Tell whether a phrase may end at a place in a text: not in a word or number, nor after space.
+
+    The rules of `Guards` that hold for what is written, too, where a phrase was cut.
+    """
+    is_end = _boundaries(_char_classes(text))[at] and not _inside_numbers(text)[at]
+    return bool(is_end) and not text[at - 1 : at].isspace()
+
+
 def _invalid(origin: str) -> DocumentError:
     return DocumentError(f"{origin} is not valid UTF-8 (it has half a character). Correct it.")
 
