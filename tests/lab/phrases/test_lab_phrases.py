@@ -56,6 +56,7 @@ from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.encoder import PhraseEncoder
 from univerb.phrase import Document, Phrase
 from univerb.phrases.content import content_words
+from univerb.phrases.guards import Guards
 from univerb.vocabulary import DynamicVocabulary
 
 LEASES = [Document(f"Lease {n}. {TEXT} Clause {n}: {TEXT}", f"{n}.txt") for n in range(3)]
@@ -163,6 +164,17 @@ class TestCandidates:
         assert once.ids not in stored | own
         assert found.sources[-1] == halves.first
         assert all(any(s in doc.text for doc in LEASES[1:]) for s in found.sources[:-1])
+
+    def test_without_the_guard_of_content_words_there_is_glue_too(self, lm, halves, tmp_path):
+        corpus = build_corpus(tmp_path / "c.uv", LEASES[1:], lm, CorpusSettings(vectors=False))
+        for where in (corpus, None):
+            guarded, any_words = (
+                {p.ids for p in candidate_phrases(lm, halves, where, guards=guards).vocabulary}
+                for guards in (None, Guards(content=None))
+            )
+            glue = any_words - guarded
+            assert guarded < any_words
+            assert not any(content_words(lm.tokenizer.decode(ids)) for ids in glue)
 
 
 class TestReading:

@@ -14,6 +14,7 @@ from univerb.cli.options import DECODING, AsJson, TorchFlags, make_folder
 from univerb.cli.progress import progress_bars
 from univerb.config import GenerationConfig, Profile
 from univerb.errors import OptionError
+from univerb.phrases.content import StopList
 
 if TYPE_CHECKING:
     from univerb.lab.phrases.writing import Variants
@@ -30,6 +31,8 @@ class ProtocolOptions(Options):
     """Tokens of the second half."""
     k: int = Field(default=32, ge=1)
     """Chunks to retrieve."""
+    content: StopList = "en"
+    """Stop list of the guard of content words. none: phrases of any words."""
     max_tokens: int = Field(default=128, ge=1)
     """Base tokens to write."""
     seed: int = Field(default=0, ge=0)

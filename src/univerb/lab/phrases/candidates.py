@@ -27,6 +27,7 @@ def candidate_phrases(
     corpus: Corpus | None,
     sizes: tuple[int, int] = (2, 8),
     k: int = 32,
+    guards: Guards | None = None,
 ) -> CandidatePhrases:
     """Gather all n-grams of the chunks that the first half retrieves, and of the first half.
 
@@ -36,17 +37,19 @@ def candidate_phrases(
         corpus: Where to retrieve; None for the first half alone.
         sizes: Shortest and longest phrase, in tokens.
         k: Number of chunks.
+        guards: Which of them may be phrases, by default as users get them; a corpus may have been
+            built with others, as in the paper.
 
     Returns:
         The phrases and their sources. N-grams that the corpus does not store are among them.
     """
     first = Document(halves.first, halves.name)
-    source = ngrams(sizes)
+    guards = guards or Guards()
+    source = ngrams(sizes, guards)
     if corpus is None:
         vocabulary = lm.vocabulary([first], source=source, max_phrases=None)
         return CandidatePhrases(vocabulary, [first.text])
-    # The corpus may have been built as in the paper; what is offered here is what users get.
-    selection = corpus.select(halves.first, lm.tokenizer, k, others=True, guards=Guards())
+    selection = corpus.select(halves.first, lm.tokenizer, k, others=True, guards=guards)
     vocabulary = lm.vocabulary([*selection.phrases, first], source=source, max_phrases=None)
     return CandidatePhrases(vocabulary, [*_joined(selection.hits), first.text])
 

@@ -46,6 +46,7 @@ from univerb.lab.protocols.lm_scorer import Progress
 from univerb.lab.protocols.result_cache import ResultCache, results_key, short_hash
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+from univerb.phrases.guards import Guards
 from univerb.vocabulary import DynamicVocabulary
 
 _TEXT = "along the true text"
@@ -65,6 +66,8 @@ class PhrasesProtocol:
     """Tokens of the second half that are measured, at most."""
     k: int = 32
     """Chunks that the first half retrieves."""
+    content: str | None = "en"
+    """Stop list of the guard of content words; None for phrases of any words."""
     max_tokens: int = 128
     """Base tokens to write."""
     spans: int = 16
@@ -243,8 +246,10 @@ class _Evaluation:
         )
 
     def _candidates(self, halves: Halves) -> CandidatePhrases:
-        k = self._protocol.k
-        return candidate_phrases(self._lm, halves, self._corpus, self._sizes, k)
+        guards = Guards(content=self._protocol.content)
+        return candidate_phrases(
+            self._lm, halves, self._corpus, self._sizes, self._protocol.k, guards
+        )
 
     def _cut(self, document: Document) -> Halves | None:
         lm, protocol = self._lm, self._protocol
