@@ -252,7 +252,8 @@ class TestWalk:
             mode="unfold",
             overshoot="allow",
             ignore_eos=True,
-            phrase_bias=bias,
+            phrase_bias=0.0,
+            eagerness=bias,
             tolerance=tolerance,
             max_tokens=60,
         )

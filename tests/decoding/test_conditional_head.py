@@ -91,8 +91,7 @@ def slow(lm, counts, at, bias=0.0, eagerness=0.0):
     def greedy(node):
         shares, stop = softmax(node)
         best = max(shares, key=lambda key: shares[key], default=None)
-        # Only whether there is a phrase at all.
-        stop *= math.exp(-eagerness) if len(node) == 1 else 1.0
+        stop *= math.exp(-eagerness)
         return node if best is None or shares[best] <= stop else greedy(best)
 
     probabilities = {key: reach(key) * softmax(key)[1] for key in keys}

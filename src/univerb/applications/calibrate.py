@@ -179,7 +179,7 @@ def _walked(passage: TextScores, bias: float, tolerance: float) -> tuple[int, in
     while position < len(passage.ids):
         passes += 1
         token = passage.token(position, tolerance)
-        phrase = passage.phrase(position, tolerance, bias)
+        phrase = passage.phrase(position, tolerance, eagerness=bias)
         if phrase is not None:
             followed = _followed(passage, position, phrase, tolerance)
             position += followed.right

@@ -78,9 +78,11 @@ class GroupScores(NamedTuple):
         """Return log-probabilities given the token, with a bias for phrases."""
         return self.tree.log_probs(self.scores, self._biased_stops(bias))
 
-    def greedy(self, bias: float = 0.0) -> int | None:
+    def greedy(self, bias: float = 0.0, eagerness: float = 0.0) -> int | None:
         """Return the phrase that greedy decoding goes on to, as an index; None if it stops."""
-        best = self.tree.greedy(self.scores, self._biased_stops(bias))
+        # A longer phrase saves passes, too: eagerness is for going on, wherever that is.
+        stops = self._biased_stops(bias) - numpy.float32(eagerness)
+        best = self.tree.greedy(self.scores, stops)
         return None if best is None else int(self.indices[best])
 
     def _biased_stops(self, bias: float) -> Floats:
@@ -176,7 +178,7 @@ class ConditionalPhraseHead(PhraseHead):
     def draft(self, token: int, place: Place, bias: float) -> int | None:
         """Return the phrase that is likeliest to go on from a token, with a bias for going on."""
         scores = self.scores(token, place)
-        return scores and scores.greedy(bias + self._eagerness)
+        return scores and scores.greedy(bias, self._eagerness)
 
     def scores(self, token: int, place: Place, state: Floats | None = None) -> GroupScores | None:
         """Score the phrases that begin with a token, before they share its probability.
@@ -200,7 +202,7 @@ class ConditionalPhraseHead(PhraseHead):
             return None
         probabilities = scores.log_probs()
         logits = (place.logits[token] + probabilities.phrases).astype(numpy.float32)
-        share = TokenShare(float(probabilities.stops[0]), scores.greedy(self._eagerness))
+        share = TokenShare(float(probabilities.stops[0]), scores.greedy(eagerness=self._eagerness))
         first_tokens = numpy.full(len(logits), token)
         return PhraseLogits(scores.indices, first_tokens, logits, {token: share})
 

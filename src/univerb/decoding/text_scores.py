@@ -91,7 +91,9 @@ class TextScores(ABC):
         return self.best[position]
 
     @abstractmethod
-    def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
+    def phrase(
+        self, position: int, tolerance: float, bias: float = 0.0, eagerness: float = 0.0
+    ) -> int | None:
         """Return the phrase that greedy decoding chooses at a position, as an index, or None.
 
         By the rule of `decoding.choice`; tolerance 1 is also that of `atomic`.
@@ -120,12 +122,14 @@ class FlatTextScores(TextScores):
         """Return the text as its likelihood needs it, with a `phrase_bias`."""
         return self._text.biased(bias)
 
-    def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
+    def phrase(
+        self, position: int, tolerance: float, bias: float = 0.0, eagerness: float = 0.0
+    ) -> int | None:
         """Return the best phrase whose first token the LM accepts, if it beats all tokens."""
         if not self.phrases:
             return None
         index, score = self._likeliest(position, tolerance)
-        return index if score + bias > self.top[position] else None
+        return index if score + bias + eagerness > self.top[position] else None
 
     def _find_likeliest(self, position: int, tolerance: float) -> tuple[int, float]:
         limit = self.top[position] + log_ratio(tolerance)
@@ -186,13 +190,15 @@ class ConditionalTextScores(TextScores):
         is_accepted = self.logits[position] >= limit
         return int(numpy.where(is_accepted, self._voted[position], -numpy.inf).argmax())
 
-    def phrase(self, position: int, tolerance: float, bias: float) -> int | None:
+    def phrase(
+        self, position: int, tolerance: float, bias: float = 0.0, eagerness: float = 0.0
+    ) -> int | None:
         """Return the phrase that goes on from the token that is chosen."""
-        return self._greedy(position, self.token(position, tolerance), bias)
+        return self._greedy(position, self.token(position, tolerance), bias, eagerness)
 
-    def _go_on(self, position: int, token: int, bias: float) -> int | None:
+    def _go_on(self, position: int, token: int, bias: float, eagerness: float) -> int | None:
         scores = self._group_scores(position, token)
-        return scores and scores.greedy(bias)
+        return scores and scores.greedy(bias, eagerness)
 
     def _score_group(self, position: int, token: int) -> GroupScores | None:
         return self._head.scores(token, self._place(position))

@@ -254,11 +254,13 @@ class TestTrueText:
         assert one.exact[0] >= one.strict[0]
 
 
+EAGERNESS = 2.0
+
+
 def slow_firing(lm, halves, reading, vocabulary, tolerance, bias):
     """Follow the decoder's own functions at each word start."""
-    # Greedily, a bias and eagerness are the same.
-    options = {"phrase_bias": bias - 2.0, "eagerness": 2.0}
-    config = GenerationConfig(tolerance=tolerance, **options).resolved(lm.profile)
+    options = {"tolerance": tolerance, "phrase_bias": bias, "eagerness": EAGERNESS}
+    config = GenerationConfig(**options).resolved(lm.profile)
     engine = engine_of(lm)
     kind = ConditionalPhraseHead if lm.scoring.is_conditional else PhraseHead
     head = kind(lm, engine.phrase_weights(), vocabulary, config, lm.eos_ids)
@@ -306,7 +308,8 @@ class TestFiring:
     def test_counts_are_those_of_the_decoder(
         self, lm, halves, reading, scored, vocabulary, tolerance, bias
     ):
-        found = firing(reading, scored, halves.starts, tolerance=tolerance, bias=bias, samples=1000)
+        options = {"tolerance": tolerance, "bias": bias, "eagerness": EAGERNESS}
+        found = firing(reading, scored, halves.starts, **options, samples=1000)
         slow = slow_firing(lm, halves, reading, vocabulary, tolerance, bias)
         assert (found.starts, found.fired) == (slow["starts"], slow["fired"])
         assert found.fired > 0

@@ -66,6 +66,7 @@ def firing(
     *,
     tolerance: float,
     bias: float,
+    eagerness: float = 0.0,
     samples: int = 24,
     seed: str = "",
 ) -> Firing:
@@ -76,7 +77,8 @@ def firing(
         scores: The phrases along it.
         starts: Its word starts.
         tolerance: Masks phrases by their first token, and cuts them.
-        bias: Added to every phrase's logit where it is chosen, eagerness included.
+        bias: The `phrase_bias`.
+        eagerness: Nats by which the choice prefers phrases.
         samples: Maximum number of fired phrases whose accepted part is computed.
         seed: Of the sample of these.
 
@@ -85,7 +87,7 @@ def firing(
     """
     longest = max(map(len, scores.phrases), default=0)
     starts = [start for start in starts if start + longest <= len(reading.truth)]
-    chosen = [(start, scores.phrase(start, tolerance, bias)) for start in starts]
+    chosen = [(start, scores.phrase(start, tolerance, bias, eagerness)) for start in starts]
     phrases = [(start, scores.phrases[index]) for start, index in chosen if index is not None]
     fired = [(start, phrase.ids) for start, phrase in phrases]
     runs = reading.greedy_runs()

@@ -72,7 +72,7 @@ def _draw_sweep(left: Any, right: Any, writing: Sequence[VariantFigures]) -> Non
         left.plot(steps, diversity, color=colour, marker="o", label=label)
         right.plot(steps, [variant.ppl / bare.ppl for variant in points], color=colour, marker="o")
         for variant, x, y in zip(points, steps, diversity, strict=True):
-            left.annotate(f"{(variant.options or {})['phrase_bias']:g}", (x, y), fontsize=7)
+            left.annotate(f"{(variant.options or {})['eagerness']:g}", (x, y), fontsize=7)
     right.set_yscale("log")
     for axis, name in ((left, "Diversity"), (right, "perplexity, times the bare LM's own")):
         axis.set_xlabel("steps per base token (numbers at points: phrase_bias)")

@@ -70,11 +70,11 @@ def standard_variants(profile: Profile) -> Variants:
 def sweep_variants(tolerances: Sequence[float], biases: Sequence[float]) -> Variants:
     """Return the variants of a sweep: the bare LM, `unfold` with every tolerance and bias.
 
-    Greedily it is the same, whether phrases have a `phrase_bias` or decoding the `eagerness`.
+    The bias is the `eagerness`: in the flat form, greedily, the same as a `phrase_bias`.
     """
     variants: dict[str, dict[str, Any] | None] = {BARE: None}
     for tolerance, bias in product(tolerances, biases):
-        options = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": bias, "eagerness": 0.0}
+        options = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": 0.0, "eagerness": bias}
         variants[f"tolerance {tolerance:g}, bias {bias:g}"] = options | _NO_DRAFTS
     return variants
 
