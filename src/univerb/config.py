@@ -77,8 +77,8 @@ class Profile(BaseModel):
     """Added to the logit of every phrase."""
     eagerness: float = Field(default=0.0, ge=-1000.0, le=1000.0)
     """Nats by which greedy decoding prefers phrases to tokens, and longer phrases to shorter ones,
-    beyond their probabilities: a pass less is worth something. Sampling and likelihoods know nothing
-    of it."""
+    beyond their probabilities: a pass less is worth something. Sampling and likelihoods know
+    nothing of it."""
     draft_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
     """`unfold` and `verify`: added to a phrase's logit where it only drafts how a chosen token goes
     on. More drafts save passes and cost rows; the text stays the same. Above 0, prompt lookup

@@ -8,7 +8,8 @@ from univerb.modeling.dynamic import DynamicLM
 
 def test_an_encoder_is_exported_with_its_profile(run, tmp_path):
     encoder = saved_encoder(tmp_path, lm=make_conditional())
-    profile = ("--eagerness", 2.5, "--tolerance", 0.97, "--draft-bias", 6, "--kernels", "float16")
+    profile = ("--eagerness", 2.5, "--tolerance", 0.97, "--draft-bias", 6)
+    profile += ("--kernel-dtype", "float16")
     ran = run("export", encoder, "-o", tmp_path / "shipped", *profile)
     assert ran.code == 0 and "conditional form" in ran.out
     before, after = (DynamicLM.from_pretrained(str(tmp_path / n)) for n in ("encoder", "shipped"))

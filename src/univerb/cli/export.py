@@ -7,32 +7,26 @@ import typer
 
 from univerb.cli.console import console, errors, escape, show_warnings
 from univerb.cli.flags import Flags, with_flags
-from univerb.config import GenerationConfig, KernelDtype, Profile
+from univerb.config import GenerationConfig, Profile
 
-# `dtype` is `--kernels` here: `--dtype` is that of the files.
-PROFILE = tuple(name for name in Profile.model_fields if name != "dtype")
+PROFILE = Flags("Profile", only=tuple(Profile.model_fields), names={"dtype": "kernel_dtype"})
 
 
 @with_flags
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or of an encoder.")],
-    profile: Annotated[GenerationConfig, Flags("Profile", only=PROFILE)],
+    profile: Annotated[GenerationConfig, PROFILE],
     out: Annotated[Path, typer.Option("-o", "--out", help="A new folder for the encoder.")],
     dtype: Annotated[
         Literal["float16", "float32"], typer.Option(help="Of the weights on disk.")
     ] = "float16",
-    kernels: Annotated[
-        KernelDtype | None,
-        typer.Option(help="`dtype` of the profile: what torch reads the LM's weights in."),
-    ] = None,
 ) -> None:
     """Write the encoder of a run for shipping: its weights, its profile, how it was trained."""
     show_warnings()
     with errors.status("loading torch"):
         from univerb.applications.export import export_run
 
-    options = profile.options() | ({"dtype": kernels} if kernels else {})
-    lm = export_run(run.expanduser(), out.expanduser(), dtype, options)
+    lm = export_run(run.expanduser(), out.expanduser(), dtype, profile.options())
     size = sum(path.stat().st_size for path in out.expanduser().rglob("*") if path.is_file())
     steps = lm.encoder_config.trained_steps
     console.print(

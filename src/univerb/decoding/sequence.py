@@ -16,7 +16,7 @@ from univerb.decoding.writer import Writer
 from univerb.engines.base import Engine, Output, PhraseRow, Row
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Phrase
-from univerb.phrases.tokenized import may_end_phrase
+from univerb.phrases.tokenized import ends_whole
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
@@ -334,9 +334,10 @@ class Sequence:
         if own_token is None:
             return count
         decode = self._lm.tokenizer.decode
-        text = decode([*draft.ids[:count], own_token])
-        sizes = range(count, 1, -1)
-        return next((n for n in sizes if may_end_phrase(text, len(decode(draft.ids[:n])))), 0)
+        # It must not end inside a word of its document, nor inside one that is written.
+        texts = decode(draft.ids), decode([*draft.ids[:count], own_token])
+        parts = ((size, decode(draft.ids[:size])) for size in range(count, 1, -1))
+        return next((n for n, part in parts if all(ends_whole(part, t) for t in texts)), 0)
 
     def _confirmed(self, ids: abc.Sequence[int], output: Output) -> int:
         """Count the tokens that would have been chosen without the draft.

@@ -199,13 +199,16 @@ def tokenize_text(text: str, tokenizer: Tokenizer, guards: Guards | None = None)
     return _flagged(text, ids, offsets, line, edges, is_masked, rules)
 
 
-def may_end_phrase(text: str, at: int) -> bool:
-    """Tell whether a phrase may end at a place in a text: not in a word or number, nor after space.
+def ends_whole(part: str, text: str) -> bool:
+    """Tell whether a part that a text begins with ends a word or number of it, and a character.
 
     The rules of `Guards` that hold for what is written, too, where a phrase was cut.
     """
-    is_end = _boundaries(_char_classes(text))[at] and not _inside_numbers(text)[at]
-    return bool(is_end) and not text[at - 1 : at].isspace()
+    at = len(part)
+    # A part that ends inside a character decodes to another one.
+    if not text.startswith(part) or part[-1:].isspace():
+        return False
+    return bool(_boundaries(_char_classes(text))[at] and not _inside_numbers(text)[at])
 
 
 def _invalid(origin: str) -> DocumentError:

@@ -55,7 +55,7 @@ class WritingOptions(Options):
     sweep_tolerance: tuple[Annotated[float, Field(ge=0, le=1)], ...] = (0.3, 0.5, 0.7, 0.9, 1.0)
     """Repeatable."""
     sweep_bias: tuple[Annotated[float, Field(ge=-100, le=100)], ...] = (-2.0, 0.0, 2.0, 4.0)
-    """Repeatable."""
+    """Of the eagerness. Repeatable."""
 
 
 @with_flags

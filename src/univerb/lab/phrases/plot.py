@@ -75,6 +75,6 @@ def _draw_sweep(left: Any, right: Any, writing: Sequence[VariantFigures]) -> Non
             left.annotate(f"{(variant.options or {})['eagerness']:g}", (x, y), fontsize=7)
     right.set_yscale("log")
     for axis, name in ((left, "Diversity"), (right, "perplexity, times the bare LM's own")):
-        axis.set_xlabel("steps per base token (numbers at points: phrase_bias)")
+        axis.set_xlabel("steps per base token (numbers at points: eagerness)")
         axis.set_ylabel(name)
     left.legend(frameon=False, fontsize=8)

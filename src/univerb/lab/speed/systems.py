@@ -27,6 +27,8 @@ SINGLE, HALF = "float32", "float16"
 PLAIN_HALF = f"univerb-torch-plain-{HALF}"
 NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "draft_bias": -1000.0}
 """Phrases are scored, and neither chosen nor drafted: every step writes one token."""
+_CONTROL = "of the"
+"""A phrase for kernels that need one. It is banned: else it would vote on the next token."""
 _GROUPS = ("univerb", "univerb-torch", "univerb-llamacpp")
 
 
@@ -53,7 +55,7 @@ SYSTEMS: dict[str, SystemSpec] = {
     "univerb-torch-verify": SystemSpec("torch", HF, SINGLE, "verify"),
     "univerb-torch-unfold": SystemSpec("torch", HF, SINGLE, "unfold"),
     "univerb-torch-atomic": SystemSpec("torch", HF, SINGLE, "atomic"),
-    PLAIN_HALF: SystemSpec("torch", PLAIN_HALF, HALF, options=NEVER_CHOSEN),
+    PLAIN_HALF: SystemSpec("torch", PLAIN_HALF, HALF, options=NEVER_CHOSEN | {"ban": [_CONTROL]}),
     f"univerb-torch-unfold-{HALF}": SystemSpec("torch", PLAIN_HALF, HALF, "unfold"),
     "univerb-llamacpp-plain": SystemSpec("llamacpp", LLAMA),
     "univerb-llamacpp-verify": SystemSpec("llamacpp", LLAMA, mode="verify"),
@@ -241,7 +243,7 @@ class UniverbSystem:
         self.precision = spec.dtype or gguf_precision(self._lm.gguf.path)
         self._has_phrases = spec.mode is not None
         # Half-precision weights are read only where there are phrases: one that is never chosen.
-        self._control = self._lm.vocabulary(["of the"]) if spec.options else None
+        self._control = self._lm.vocabulary([_CONTROL]) if spec.options else None
         self._corpora: dict[str, Corpus] = {}
 
     def write(self, request: Request, max_tokens: int) -> Measurement:
