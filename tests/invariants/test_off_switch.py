@@ -102,7 +102,7 @@ def test_on_the_default_model_phrases_take_no_more_than_their_first_tokens_have(
     encoder = DynamicLM.wrap(
         default_lm.model, default_lm.hf_tokenizer, EncoderConfig(form="conditional", bias=2.0)
     )
-    for lm in (encoder,):
+    for lm in (default_lm, encoder):
         vocabulary = lm.vocabulary([lease])
         ids = lm.tokenizer.encode("The landlord shall give the tenant").ids
         with torch.inference_mode():
