@@ -1,5 +1,7 @@
 """Decoding written a second time, as plainly as possible: no cache, one full pass per question."""
 
+import re
+
 import torch
 
 from univerb.config import GenerationConfig
@@ -56,11 +58,26 @@ def unfold(lm, prompt, vocabulary, bias, tolerance, budget):
                 break
             kept.append(token)
         tokens += kept
-        trace.append(tuple(kept))
+        size = len(kept) if own is None else named(lm, chosen, kept, own)
+        trace += [tuple(kept[:size])] if size else []
+        trace += [(token,) for token in kept[size:]]
         if own is not None and len(tokens) - len(prompt) < budget:
             tokens.append(own)
             trace.append((own,))
     return trace
+
+
+def named(lm, chosen, kept, own):
+    """How many tokens of a phrase that is cut end whole in the phrase and in what is written."""
+    decode = lm.tokenizer.decode
+    for size in range(len(kept), 1, -1):
+        part = decode(kept[:size])
+        texts = [decode(chosen), decode([*kept, own])]
+        seams = [f"{part}|{text.removeprefix(part)}" for text in texts if text.startswith(part)]
+        inside = r"\s\||\w\|\w|\d[.,:/–-]\|\d|\d\|[.,:/–-]\d"
+        if len(seams) == 2 and not any(re.search(inside, seam) for seam in seams):
+            return size
+    return 0
 
 
 def plain(lm, prompt, budget, **sampling):

@@ -48,7 +48,7 @@ def test_pieces_tile_any_text(text, prompt, mode):
 def test_the_source_of_a_piece_is_what_the_piece_shows():
     """Also where the LM, the budget or a stop string cuts a phrase."""
     draw, is_cut = random.Random(0), Counter()
-    for number in range(40):
+    for number in range(240):
         words = ("".join(draw.choices("abXY01é🎉!", k=draw.randint(1, 8))) for _ in range(12))
         document = Document(" ".join(words), "any")
         vocabulary = LM.vocabulary([document])
