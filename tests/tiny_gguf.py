@@ -5,12 +5,16 @@ from pathlib import Path
 
 import gguf
 import numpy
+import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 from transformers import PreTrainedModel
 
 from conftest import make_llama, make_tokenizer, saved_encoder
+from univerb.engines.llamacpp.binding import is_installed
 from univerb.engines.llamacpp.lm import LlamaCppLM
+
+needs_llamacpp = pytest.mark.skipif(not is_installed(), reason="no llama.cpp on this platform")
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -39,6 +43,24 @@ def rotated(weight: numpy.ndarray, heads: int) -> numpy.ndarray:
     """Lay rows of q or k out as llama.cpp turns them: pairs side by side."""
     pairs = weight.reshape(heads, 2, -1, weight.shape[1])
     return pairs.swapaxes(1, 2).reshape(weight.shape)
+
+
+def packed_rows(weight: numpy.ndarray, kind: Kind) -> numpy.ndarray:
+    """Quantise rows; where the gguf package cannot, as random ones of the same size."""
+    if kind == Kind.F32:
+        return weight
+    try:
+        return gguf.quants.quantize(weight, kind)
+    except NotImplementedError:
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        drawn = numpy.random.default_rng(1)
+        blocks = drawn.integers(0, 256, (weight.size // block, size), numpy.uint8)
+        # The scales, in half precision: the last field of Q6_K, the first two of the others.
+        scales = slice(-2, None) if kind == Kind.Q6_K else slice(0, 4)
+        count = len(range(size)[scales]) // 2
+        own = drawn.uniform(0.0005, 0.002, (len(blocks), count)).astype(numpy.float16)
+        blocks[:, scales] = own.view(numpy.uint8)
+        return blocks.reshape(len(weight), -1)
 
 
 def write_gguf(
@@ -73,7 +95,7 @@ def write_gguf(
                 weight = rotated(weight, getattr(config, heads))
         of_layer = layers if weight.ndim == 2 else Kind.F32
         kind = rows if weight.shape[0] == config.vocab_size else of_layer
-        packed = gguf.quants.quantize(weight, kind) if kind != Kind.F32 else weight
+        packed = packed_rows(weight, kind)
         writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(packed), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -5,19 +5,15 @@ import shutil
 import struct
 from pathlib import Path
 
+import gguf
 import numpy
 import pytest
-
-pytest.importorskip("llama_cpp")
-pytest.importorskip("gguf")
-
-import gguf
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import TEXT, make_llama, saved_encoder, stir
-from tiny_gguf import load_tiny, write_gguf
+from tiny_gguf import load_tiny, needs_llamacpp, write_gguf
 from univerb.config import EncoderConfig
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.lm import LlamaCppLM
@@ -25,6 +21,8 @@ from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionErro
 from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
+
+pytestmark = needs_llamacpp
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,19 @@ class GgufMatrix(NamedTuple):
     row_bytes: int
 
 
+class GgufTensor(NamedTuple):
+    """An entry of the file's list of tensors."""
+
+    name: str
+    shape: tuple[int, ...]
+    """The innermost dimension first."""
+    kind: int
+    offset: int
+    """From the beginning of the file."""
+    size: int
+    """In bytes."""
+
+
 class GgufFile:
     """A GGUF file, read from the disk only where it is looked at."""
 
@@ -65,6 +78,10 @@ class GgufFile:
         self._offset = 0
         self.settings: dict[str, Value | ListSpan] = {}
         self.matrices: dict[str, GgufMatrix] = {}
+        self.tensors: list[GgufTensor] = []
+        self.tensors_offset = 0
+        """Where the list of tensors begins."""
+        self.alignment = 0
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -143,8 +160,9 @@ class GgufFile:
             name = self._string().decode()
             (kind,) = self._unpack("I")
             self.settings[name] = self._list() if kind == _ARRAY else self._value(kind)
+        self.tensors_offset = self._offset
         entries = [self._tensor() for _ in range(tensors)]
-        alignment = self.number("general.alignment") or 32
+        self.alignment = alignment = self.number("general.alignment") or 32
         if not 1 <= alignment <= _MAX_ALIGNMENT:
             raise ValueError(f"its alignment is {alignment}")
         begin = -(-self._offset // alignment) * alignment
@@ -174,6 +192,7 @@ class GgufFile:
             raise ValueError(f"{name} has the shape {shape}")
         if offset + rows * row_bytes > len(self._bytes):
             raise ValueError(f"{name} ends behind the end of the file")
+        self.tensors.append(GgufTensor(name, shape, kind, offset, rows * row_bytes))
         if len(shape) == 2:
             self.matrices[name] = GgufMatrix(rows, width, kind, offset, row_bytes)
 

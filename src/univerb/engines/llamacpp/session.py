@@ -18,8 +18,9 @@ import numpy
 
 from univerb.config import GenerationConfig
 from univerb.engines.base import Floats, Output, PhraseRow, Row
+from univerb.engines.llamacpp.binding import last_error
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.engines.llamacpp.native import PASS_ROWS, Context, last_error
+from univerb.engines.llamacpp.native import PASS_ROWS, Context
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
 from univerb.errors import ModelError, OptionError, UniverbError
