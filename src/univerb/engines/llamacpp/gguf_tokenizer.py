@@ -167,21 +167,10 @@ def _raw_bpe(
     return rust, True
 
 
-def _unigram(
-    gguf: GgufFile, words: Sequence[str], types: Numbers
-) -> tuple[tokenizers.Tokenizer, bool]:
-    """Build a unigram model."""
-    scores = _checked(gguf, "scores", len(words)).astype(float).tolist()
-    unknown = _role(gguf, "unknown", len(words))
-    has_bytes = bool((types == BYTE).any())
-    model = models.Unigram(list(zip(words, scores, strict=True)), unknown, has_bytes)
-    return _spaced(gguf, model), False
-
-
 _BUILDERS: dict[
     str,
     Callable[[GgufFile, Sequence[str], Numbers], tuple[tokenizers.Tokenizer, bool]],
-] = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _raw_bpe, "t5": _unigram}
+] = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _raw_bpe}
 
 
 def _spaced(gguf: GgufFile, model: models.Model, prefix: bool = True) -> tokenizers.Tokenizer:
