@@ -1,5 +1,6 @@
 """Any GGUF file as an LM, without an encoder and without torch; damaged ones give typed errors."""
 
+import struct
 import subprocess
 import sys
 
@@ -20,7 +21,7 @@ pytestmark = needs_llamacpp
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    "{% endfor %}<|im_start|>assistant\n"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
 KINDS = {
     "llama-bpe": ("llama", byte_level_bpe(pre="llama-bpe"), False),
@@ -139,16 +140,16 @@ def test_the_command_line_takes_a_file_as_the_model(run, tmp_path, lease_file):
     path = write_random(tmp_path / "model.gguf", template=TEMPLATE)
     ran = run("generate", "The tenant", "--model", path, "--max-tokens", 3, "--json", "--chat")
     assert ran.code == 0, ran.err
-    assert ran.json["stats"]["tokens"] <= 3
+    assert 1 <= len(ran.json["pieces"]) <= 3
     assert "untrained" not in ran.err
     ran = run("phrases", lease_file, "--model", path, "--json")
     assert ran.code == 0, ran.err
     assert ran.json["total"] > 10
     ran = run("generate", "The tenant", "--model", path, "--engine", "torch")
-    assert ran.code == 2
+    assert ran.code == 1
     assert "is a GGUF file" in ran.err
     ran = run("generate", "The tenant", "--model", path, "--docs", lease_file, "--mode", "atomic")
-    assert ran.code == 2
+    assert ran.code == 1
     assert "atomic" in ran.err
 
 
@@ -180,12 +181,7 @@ def damaged(content: bytes, old: bytes, new: bytes) -> bytes:
 def number(key: str, value: int) -> bytes:
     """Spell a setting as the file does."""
     raw = key.encode()
-    return (
-        len(raw).to_bytes(8, "little")
-        + raw
-        + (4).to_bytes(4, "little")
-        + value.to_bytes(4, "little")
-    )
+    return struct.pack(f"<Q{len(raw)}sII", len(raw), raw, 4, value)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +260,12 @@ def test_a_file_that_is_cut_anywhere_is_a_typed_error(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     folder = tmp_path / "folder.gguf"
     folder.mkdir()
-    with pytest.raises(ModelError):
+    with pytest.raises(CheckpointError, match="is no encoder.*the GGUF file itself"):
         univerb.load(str(folder), engine="llamacpp")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="folder"):
         univerb.load(str(folder))
+    with pytest.raises(ModelError, match="is a folder. Give the GGUF file in it"):
+        univerb.load(engine="llamacpp", gguf=str(folder))
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path):
@@ -280,7 +278,9 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
 
 
 @pytest.mark.default_model
-def test_the_default_models_file_alone_writes_plain_text():
+def test_the_default_models_file_alone_writes_what_torch_writes(default_lm):
     lm = univerb.load(str(default_gguf()), threads=1)
-    prompt = lm.chat_prompt("What is the capital of France?")
-    assert "Paris" in generate(lm, prompt, max_tokens=12).text
+    prompt = lm.chat_prompt("Name three colours of the rainbow.")
+    assert prompt == default_lm.chat_prompt("Name three colours of the rainbow.")
+    ours, theirs = (generate(each, prompt, max_tokens=8).text for each in (lm, default_lm))
+    assert ours == theirs

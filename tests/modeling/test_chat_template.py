@@ -28,7 +28,10 @@ JSON = "{{ messages | tojson }} {{ messages[1] | tojson(indent=2) }}"
 GENERATION = (
     "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
 )
-NAMESPACE = "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"
+NAMESPACE = (
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+    "{{ ns.n }}"
+)
 
 
 @pytest.mark.parametrize("source", [CHAT_ML, LOOPS, JSON, GENERATION, NAMESPACE])
