@@ -1,5 +1,6 @@
 """Any GGUF file as an LM, without an encoder and without torch; damaged ones give typed errors."""
 
+import math
 import struct
 import subprocess
 import sys
@@ -204,6 +205,8 @@ def number(key: str, value: int) -> bytes:
         ("llama.context_length", 512, 0xFFFFFFFF),
         ("llama.rope.dimension_count", 8, 0xFFFFFFFF),
         ("llama.rope.dimension_count", 8, 9),
+        ("llama.rope.dimension_count", 8, 7),
+        ("llama.rope.dimension_count", 8, 0),
     ],
 )
 def test_wrong_numbers_are_typed_errors(tmp_path, key, value, wrong):
@@ -226,7 +229,7 @@ BAD_FILES = {
     "tokenizer 'no_vocab'": {"vocabulary": byte_level_bpe()._replace(kind="no_vocab")},
     "tokenizer 't5'": {"vocabulary": sentence_piece()._replace(kind="t5")},
     "has no tokenizer": {"vocabulary": byte_level_bpe()._replace(words=[]), "rows": 900},
-    "1 of its tokens are there twice": {
+    "has 1 of its tokens twice": {
         "vocabulary": byte_level_bpe()._replace(words=[*byte_level_bpe().words[:-1], "a"])
     },
     "token_type has 3 numbers": {"vocabulary": byte_level_bpe()._replace(types=[1, 1, 1])},
@@ -236,8 +239,11 @@ BAD_FILES = {
     "cannot load": {"rows": 2000},
     "unknown model architecture|unknown arch": {"architecture": "martian"},
     "is one of 3 parts": {"change": lambda writer: writer.add_uint16("split.count", 3)},
-    "holds a mmproj": {"change": with_text("general.type", "mmproj")},
-    "holds a adapter": {"change": with_text("general.type", "adapter")},
+    "type 'mmproj', architecture 'llama': no language model": {
+        "change": with_text("general.type", "mmproj")
+    },
+    "type 'adapter'": {"change": with_text("general.type", "adapter")},
+    "rope.freq_base = nan": {"change": lambda writer: writer.add_rope_freq_base(math.nan)},
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
+from univerb.engines.llamacpp.gguf_checks import INPUT
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_tokenizer import GgufTokenizer
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
@@ -15,25 +16,7 @@ from univerb.modeling.card import Backbone, Card, check_backbone
 from univerb.modeling.chat_template import ChatTemplate
 from univerb.tokenizer import Tokenizer
 
-INPUT, OUTPUT = "token_embd.weight", "output.weight"
-"""The two embedding matrices; where they are tied, the file has only the first."""
-
-
 _MAX_TEMPLATE = 1 << 20
-_NO_LANGUAGE_MODELS = ("clip", "mmproj", "imatrix")
-_RANGES = {
-    "block_count": (1, 512),
-    "embedding_length": (1, 1 << 20),
-    "context_length": (1, 1 << 28),
-    "feed_forward_length": (0, 1 << 24),
-    "attention.head_count": (0, 1 << 12),
-    "attention.head_count_kv": (0, 1 << 12),
-    "attention.key_length": (1, 1 << 16),
-    "attention.value_length": (1, 1 << 16),
-    "rope.dimension_count": (0, 1 << 16),
-    "expert_count": (0, 1 << 12),
-}
-"""Numbers that llama.cpp takes as they are, and what it can bear."""
 
 
 class LanguageParts(NamedTuple):
@@ -144,47 +127,9 @@ def tokenizer_folder(folder: Path, backbone: str, offline: bool | None) -> Path:
     raise ModelMissing(f"the tokenizer of {backbone!r} is not on this machine. {advice}")
 
 
-def check_language_model(gguf: GgufFile) -> None:
-    """Refuse what is no whole causal LM, before llama.cpp opens it."""
-    path, kind = str(gguf.path), gguf.text("general.type") or "model"
-    architecture = gguf.text("general.architecture")
-    if (count := gguf.number("split.count") or 1) > 1:
-        raise ModelError(
-            f"{path!r} is one of {count} parts. Merge them into one file, with llama.cpp's "
-            "llama-gguf-split --merge, and give that."
-        )
-    if kind != "model" or architecture in _NO_LANGUAGE_MODELS:
-        raise ModelError(
-            f"{path!r} holds a {kind} of architecture {architecture[:80]!r}, not a language model. "
-            "Give the file of the LM itself."
-        )
-    if INPUT not in gguf.matrices:
-        raise ModelError(
-            f"{path!r} has no token embeddings. Give the whole model in one GGUF file."
-        )
-    for name, (low, high) in _RANGES.items():
-        for value in _numbers(gguf, f"{architecture}.{name}"):
-            if not low <= value <= high:
-                raise ModelError(
-                    f"{path!r} has {name} = {str(value)[:20]}; {low} to {high} is allowed. Get a "
-                    "fresh copy."
-                )
-
-
-def _numbers(gguf: GgufFile, name: str) -> list[int]:
-    """Return a number of the settings, or one for each layer, as a list."""
-    number = gguf.number(name)
-    values: list[int] = gguf.numbers(name).tolist() if number is None else [number]
-    return values
-
-
 def check_fits(gguf: GgufFile, card: Card, tokenizer: Tokenizer) -> None:
     """Refuse a file that is not the encoder's backbone."""
-    matrix = gguf.matrices.get(INPUT)
-    if matrix is None:
-        raise ModelError(
-            f"{str(gguf.path)!r} has no token embeddings. Give the whole model in one GGUF file."
-        )
+    matrix = gguf.matrices[INPUT]
     backbone = Backbone(
         name=gguf.path.name,
         model_type=card.backbone.model_type,

@@ -130,9 +130,6 @@ def _read_words(gguf: GgufFile) -> list[str]:
         words = [word.decode() or f"[EMPTY_{at}]" for at, word in enumerate(stored)]
     except UnicodeDecodeError as error:
         raise _damaged(gguf, "a token is not UTF-8") from error
-    # llama.cpp ends the process at a token that is there twice.
-    if len(set(words)) != len(words):
-        raise _damaged(gguf, f"{len(words) - len(set(words))} of its tokens are there twice")
     return words
 
 

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from univerb.config import EncoderConfig, Profile
 from univerb.engines.llamacpp.conversion import as_q8_0
+from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT, check_language_model
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_parts import (
-    INPUT,
-    OUTPUT,
     LanguageParts,
-    check_language_model,
     default_file,
     parts_beside,
     parts_inside,
@@ -102,8 +100,7 @@ class LlamaCppLM(PhraseModel):
         count = thread_count(threads)
         if is_gguf(name) and gguf is None:
             path = Path(name).expanduser()
-            file = GgufFile(path)
-            check_language_model(file)
+            file = _opened(path)
             return cls(file, parts_inside(file), None, str(path.resolve()), count)
         folder, full_name = find_encoder(name)
         if folder is None:
@@ -117,7 +114,7 @@ class LlamaCppLM(PhraseModel):
         if gguf is None:
             file = as_q8_0(default_file(backbone, name))
         else:
-            file = GgufFile(Path(gguf).expanduser())
+            file = _opened(Path(gguf).expanduser())
         return cls(file, parts_beside(file, encoder.card, tokens), encoder, full_name, count)
 
     @cached_property
@@ -276,3 +273,10 @@ class LlamaCppLM(PhraseModel):
         result = context.states(last), context.logits(last)
         self.native.release(context)
         return result
+
+
+def _opened(path: Path) -> GgufFile:
+    """Open a file of the user's."""
+    file = GgufFile(path)
+    check_language_model(file)
+    return file
