@@ -10,7 +10,6 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CORE := $(VENV)/.stamp-core
 DEV := $(VENV)/.stamp-dev
 PLOTS := $(VENV)/.stamp-plots
-LLAMACPP := $(VENV)/.stamp-llamacpp
 CHECKS := check-lint check-format check-types check-imports check-docstrings check-spelling check-links
 
 .DEFAULT_GOAL := help
@@ -61,7 +60,7 @@ check-spelling: $(DEV)
 check-links: $(DEV)
 	$(BIN)/python tests/docs/links.py
 
-speed: $(PLOTS) $(LLAMACPP) ## Time univerb beside HF and llama.cpp: make speed ARGS="head --limit 5"
+speed: $(PLOTS) ## Time univerb beside HF and llama.cpp: make speed ARGS="head --limit 5"
 	$(BIN)/univerb setup
 	$(BIN)/univerb lab speed $(ARGS)
 
@@ -78,16 +77,11 @@ $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "univerb needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'
 	@echo "Installing univerb into $(VENV); the first time takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -qq -c constraints.txt -e '.[gguf,index]'
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,llamacpp]'
 	@touch $@
 
 $(PLOTS): $(CORE)
-	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,plots,train]'
-	@touch $@
-
-$(LLAMACPP): $(CORE)
-	@echo "Compiling llama.cpp: about five minutes."
-	$(PIP) install -qq -c constraints.txt -e '.[llamacpp]'
+	$(PIP) install -qq -c constraints.txt -e '.[gguf,index,llamacpp,plots,train]'
 	@touch $@
 
 $(DEV): $(CORE)

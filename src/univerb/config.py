@@ -99,6 +99,10 @@ class Profile(BaseModel):
         }
 
 
+TRAINING_FREE = Profile(mode="unfold", tolerance=0.9)
+"""Of LMs without an encoder."""
+
+
 class GenerationConfig(Profile):
     """Everything that can be asked of a generation; what is left out is as the profile says."""
 

@@ -112,7 +112,8 @@ def test_the_sources_of_what_a_draft_brought_are_its_documents(tiny):
     lm = stir(tiny)
     text = generate(lm, "the tenant", max_tokens=40, ignore_eos=True).text
     document = Document("the tenant" + text, "own.txt")
-    found = generate(lm, "the tenant", lm.vocabulary([document]), mode="verify", max_tokens=40, ignore_eos=True)  # fmt: skip
+    vocabulary = lm.vocabulary([document])
+    found = generate(lm, "the tenant", vocabulary, mode="verify", max_tokens=40, ignore_eos=True)
     assert found.text == text
     for phrase in found.phrases:
         span = phrase.sources[0]
@@ -137,9 +138,7 @@ def test_a_guess_never_goes_beyond_the_budget(tiny, mode):
 def test_without_phrases_nothing_is_guessed(circling):
     given = {"max_tokens": 40, "ignore_eos": True}
     plain = generate(circling, PROMPT, **given)
-    empty = generate(
-        circling, PROMPT, circling.vocabulary(), mode="unfold", **given
-    )
+    empty = generate(circling, PROMPT, circling.vocabulary(), mode="unfold", **given)
     assert (empty.stats.steps, empty.stats.rows) == (plain.stats.steps, plain.stats.rows)
     assert [p.logprob for p in empty.pieces] == [p.logprob for p in plain.pieces]
 

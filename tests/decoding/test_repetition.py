@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import NoRepeatNGramLogitsProcessor
 
 from conftest import make_llama, make_tokenizer, stir
-from tiny_gguf import load_tiny
+from tiny_gguf import load_tiny, needs_llamacpp
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.repetition import RepeatedPhrases, repeated_tokens
 from univerb.modeling.dynamic import DynamicLM
@@ -108,8 +108,8 @@ def test_each_sequence_of_a_batch_counts_its_own(circling, lease):
         assert flat(generation) == flat(generate(circling, prompt, vocabulary, **given))
 
 
+@needs_llamacpp
 def test_llamacpp_has_it_too(tmp_path, lease):
-    pytest.importorskip("llama_cpp")
     lm = load_tiny(tmp_path)
     ids = lm.tokenizer.encode_prompt("the tenant")
     for mode, vocabulary in (("atomic", lm.vocabulary([lease])), ("atomic", None)):

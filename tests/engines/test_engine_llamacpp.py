@@ -9,23 +9,19 @@ import weakref
 import numpy
 import pytest
 import torch
-
-pytest.importorskip("llama_cpp")
-pytest.importorskip("gguf")
-
-import llama_cpp
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from conftest import TEXT, data_directory, make_llama, make_tokenizer
-from tiny_gguf import load_tiny
+from tiny_gguf import load_tiny, needs_llamacpp
 from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate, stream
 from univerb.engines.base import PhraseRow
 from univerb.engines.llamacpp import native as llama_native
 from univerb.engines.llamacpp import session as llamacpp
+from univerb.engines.llamacpp.binding import library
 from univerb.engines.llamacpp.lm import LlamaCppLM
 from univerb.engines.llamacpp.session import Aborted, LlamaCppEngine, LlamaCppSession
 from univerb.errors import ModelError, OptionError
@@ -33,20 +29,22 @@ from univerb.locations import default_gguf, is_converted
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 
-PLAIN = llama_cpp.llama_cpp.llama_context_default_params
+pytestmark = needs_llamacpp
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _exact_caches():
     """Let KV caches be single precision, so that results can be compared to four digits."""
+    native = library()
+    plain = native.llama_context_default_params
 
     def exact():
-        settings = PLAIN()
+        settings = plain()
         settings.type_k = settings.type_v = settings.flash_attn_type = 0
         return settings
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama_cpp.llama_cpp, "llama_context_default_params", exact)
+        patch.setattr(native, "llama_context_default_params", exact)
         yield
 
 
@@ -184,31 +182,15 @@ def wide(vocab_size=320):
 
 
 @pytest.mark.parametrize(
-    "rows", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1]
-)
+    "rows", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1,
+             Kind.Q4_K, Kind.Q6_K]
+)  # fmt: skip
 def test_phrase_logits_are_on_the_scale_of_token_logits(tmp_path, rows):
     lm = load_tiny(tmp_path, wide(), rows)
-    check_scale(lm)
-
-
-def check_scale(lm):
     session = LlamaCppSession(lm, has_phrases=True)
     (output,) = session.prefill([[5, 9, 17, 30, 2, 8]])
     own = output.hidden @ lm.gguf.rows(lm.output_name, slice(None)).T
     assert numpy.abs(own - output.logits).max() < 2e-3 * numpy.abs(output.logits).max()
-
-
-@pytest.mark.parametrize("kind", ["Q6_K", "Q4_K_M"])
-def test_so_they_are_with_the_types_that_most_files_have(tmp_path, kind):
-    native = llama_cpp.llama_cpp
-    plain = load_tiny(tmp_path, wide())
-    settings = native.llama_model_quantize_default_params()
-    settings.ftype = getattr(native, f"LLAMA_FTYPE_MOSTLY_{kind}")
-    settings.nthread = 1
-    made = tmp_path / "packed.gguf"
-    file = str(plain.gguf.path).encode()
-    assert native.llama_model_quantize(file, str(made).encode(), settings) == 0
-    check_scale(LlamaCppLM.from_pretrained(plain.name, gguf=made, threads=1))
 
 
 def test_without_phrases_nobody_computes_states(tiny, model):
@@ -279,7 +261,7 @@ def test_a_failed_step_leaves_the_session_as_it_was(tiny, model, monkeypatch):
 def test_contexts_are_used_again_and_freed_with_the_model(tmp_path, monkeypatch):
     lm = load_tiny(tmp_path)
     freed = []
-    native = llama_cpp.llama_cpp
+    native = library()
     for name in ("llama_free", "llama_model_free"):
         own = getattr(native, name)
         monkeypatch.setattr(
@@ -349,6 +331,7 @@ WITHOUT_TORCH = """
 import sys
 import numpy
 from univerb.decoding.loop import generate
+from univerb.engines.llamacpp.binding import library
 from univerb.engines.llamacpp.lm import LlamaCppLM
 from univerb.phrase import Document
 

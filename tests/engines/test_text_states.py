@@ -5,14 +5,10 @@ from importlib.resources import files
 import numpy
 import pytest
 import torch
-
-pytest.importorskip("llama_cpp")
-pytest.importorskip("gguf")
-
 from gguf import GGMLQuantizationType as Kind
 
 from conftest import make_llama
-from tiny_gguf import write_gguf
+from tiny_gguf import needs_llamacpp, write_gguf
 from univerb.engines.llamacpp import text_states
 from univerb.engines.llamacpp.conversion import as_q8_0
 from univerb.engines.llamacpp.native import NativeModel
@@ -20,6 +16,8 @@ from univerb.engines.llamacpp.text_states import TextStates, read_text
 from univerb.errors import ModelError, OptionError
 from univerb.locations import default_gguf
 from univerb.threads import processors
+
+pytestmark = needs_llamacpp
 
 
 def expected(model, ids):

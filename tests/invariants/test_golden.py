@@ -16,6 +16,7 @@ RECORD = Path(__file__).with_name("golden.json")
 sys.path.append(str(Path(__file__).parents[1]))
 
 from conftest import MAKERS, TEXT, make_tokenizer, stir  # noqa: E402
+from tiny_gguf import load_tiny, needs_llamacpp  # noqa: E402
 from univerb.config import EncoderConfig  # noqa: E402
 from univerb.decoding.growth import RealTime  # noqa: E402
 from univerb.decoding.loop import batch, generate  # noqa: E402
@@ -78,17 +79,13 @@ def test_torch_writes_what_it_wrote(name):
     assert dict(records(torch_model(name), OPTIONS + TORCH_ONLY)) == expected
 
 
+@needs_llamacpp
 def test_llamacpp_writes_what_it_wrote(tmp_path):
-    pytest.importorskip("llama_cpp")
-    from tiny_gguf import load_tiny
-
     expected = json.loads(RECORD.read_text())["llamacpp"]
     assert dict(records(load_tiny(tmp_path), OPTIONS)) == expected
 
 
 if __name__ == "__main__":
-    from tiny_gguf import load_tiny
-
     names = ("gpt2-split", "gpt2-tied", "llama-split", "llama-tied")
     made = {name: dict(records(torch_model(name), OPTIONS + TORCH_ONLY)) for name in names}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,5 @@
 """`univerb info`: versions, model, cache and threads, for a bug report or a benchmark."""
 
-import importlib.util
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +13,15 @@ from univerb import locations
 from univerb._version import __version__
 from univerb.cli.console import console, print_json
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "llama-cpp-python")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "llama-cpp-python",
+    "xllamacpp",
+)
 
 
 def info(
@@ -34,6 +41,7 @@ def info(
 def _facts() -> dict[str, Any]:
     import torch
 
+    from univerb.engines.llamacpp.binding import is_installed
     from univerb.threads import thread_count
 
     cache = locations.cache_directory()
@@ -50,7 +58,7 @@ def _facts() -> dict[str, Any]:
         "cpu cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "llama.cpp threads": thread_count(None),
-        "engines": "torch, llamacpp" if importlib.util.find_spec("llama_cpp") else "torch",
+        "engines": "torch, llamacpp" if is_installed() else "torch",
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
         "offline": locations.is_offline(),
     }

@@ -43,8 +43,8 @@ class DocumentSuffixes:
     def __init__(self, texts: Sequence[Sequence[int]]) -> None:
         parts = [part for text in texts for part in (numpy.asarray(text, numpy.int64), [_BREAK])]
         tokens = numpy.concatenate([[_BREAK], *parts]).astype(numpy.int64)
-        self._places = memoryview(_sorted_places(tokens))
-        self._tokens = memoryview(tokens)
+        self._places = _sorted_places(tokens).data
+        self._tokens = tokens.data
 
     def find(self, ids: Sequence[int], count: int) -> Match:
         """Return how a text goes on in the documents, at most `count` tokens.

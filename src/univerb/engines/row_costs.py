@@ -31,7 +31,7 @@ class RowCosts:
     def __init__(self, costs: Mapping[int, float]) -> None:
         self.points = dict(sorted(costs.items()))
         rows, values = numpy.array(list(self.points)), numpy.array(list(self.points.values()))
-        if 1 not in self.points or not ((0 < values) & (values < _MAX_COST)).all():
+        if 1 not in self.points or not ((values > 0) & (values < _MAX_COST)).all():
             raise OptionError(
                 f"costs of passes are {dict(costs)}. Give positive numbers, that of 1 row among "
                 "them, as in 1:1,8:1.3,32:3.5."

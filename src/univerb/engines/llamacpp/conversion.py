@@ -4,20 +4,24 @@ llama.cpp multiplies several rows at once with Q8_0, but not with Q4_1 on x86, a
 about twice as fast. The embedding matrices stay as they are: phrase vectors depend on them.
 """
 
-import ctypes
-import os
+import math
+import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from univerb.engines.llamacpp.gguf_file import GgufFile
-from univerb.engines.llamacpp.gguf_parts import INPUT, OUTPUT
-from univerb.engines.llamacpp.native import last_error, library
+from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT
+from univerb.engines.llamacpp.gguf_file import GgufFile, GgufTensor
 from univerb.errors import ModelError
 from univerb.files import PATIENCE, atomic_path, exclusive_lock, remove_drafts
 from univerb.locations import cache_directory
 
-_Q4_1 = 3
-"""GGML's number of the type."""
+_Q4_1, _Q8_0 = 3, 8
+"""GGML's numbers of the types."""
+_CONVERTED_VALUES = 1 << 18
+"""Numbers that are converted at once: a megabyte of them."""
+_COPIED_BYTES = 1 << 22
 
 
 def as_q8_0(source: Path) -> GgufFile:
@@ -26,8 +30,7 @@ def as_q8_0(source: Path) -> GgufFile:
     Where the cache cannot be written, or the conversion fails, it is the file itself.
     """
     original = GgufFile(source)
-    layers = original.matrices.keys() - {INPUT, OUTPUT}
-    has_slow_layers = any(original.matrices[name].kind == _Q4_1 for name in layers)
+    has_slow_layers = any(_is_slow(name, original) for name in original.matrices)
     if not has_slow_layers or INPUT not in original.matrices:
         return original
     target = cache_directory() / "gguf" / f"{original.cache_key()}.Q8_0.gguf"
@@ -58,13 +61,51 @@ def _converted(original: GgufFile, target: Path) -> GgufFile | None:
 
 
 def _convert(original: GgufFile, draft: Path) -> None:
-    native = library()
-    settings = native.llama_model_quantize_default_params()
-    settings.ftype, settings.allow_requantize = native.LLAMA_FTYPE_MOSTLY_Q8_0, True
-    # A matrix that has its type already is copied. Without an output matrix, the input's is tied.
-    settings.token_embedding_type = original.matrices[INPUT].kind
-    settings.output_tensor_type = original.matrices.get(OUTPUT, original.matrices[INPUT]).kind
-    settings.nthread = 1  # it takes a second
-    paths = os.fsencode(original.path), os.fsencode(draft)
-    if native.llama_model_quantize(*paths, ctypes.byref(settings)):
-        raise ModelError(f"{str(original.path)!r} cannot be converted: {last_error()}.")
+    """Write the file again, its layers as Q8_0; settings and tokens are copied byte for byte."""
+    tensors = [_planned(tensor, original) for tensor in original.tensors]
+    with draft.open("wb") as output, original.path.open("rb") as source:
+        output.write(source.read(original.tensors_offset))
+        offset = 0
+        for tensor in tensors:
+            name, shape = tensor.name.encode(), tensor.shape
+            output.write(struct.pack("<Q", len(name)) + name)
+            output.write(struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, tensor.kind, offset))
+            offset += _padded(tensor.size, original.alignment)
+        for tensor in tensors:
+            output.write(bytes(-output.tell() % original.alignment))
+            for part in _content(tensor, original, source):
+                output.write(part)
+
+
+def _planned(tensor: GgufTensor, original: GgufFile) -> GgufTensor:
+    """Return a tensor as it is to become; its offset stays the original's."""
+    if not _is_slow(tensor.name, original):
+        return tensor
+    return tensor._replace(kind=_Q8_0, size=math.prod(tensor.shape) // 32 * 34)
+
+
+def _content(tensor: GgufTensor, original: GgufFile, source: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, some megabytes at a time."""
+    if not _is_slow(tensor.name, original):
+        for begin in range(0, tensor.size, _COPIED_BYTES):
+            source.seek(tensor.offset + begin)
+            yield source.read(min(_COPIED_BYTES, tensor.size - begin))
+        return
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    rows, width = original.matrices[tensor.name][:2]
+    step = max(1, _CONVERTED_VALUES // width)
+    for begin in range(0, rows, step):
+        plain = original.rows(tensor.name, slice(begin, begin + step))
+        yield quantize(plain, GGMLQuantizationType(_Q8_0)).tobytes()
+
+
+def _is_slow(name: str, file: GgufFile) -> bool:
+    """Whether this is a matrix of a layer that llama.cpp multiplies row by row."""
+    matrix = file.matrices.get(name)
+    return matrix is not None and matrix.kind == _Q4_1 and name not in (INPUT, OUTPUT)
+
+
+def _padded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment

@@ -5,18 +5,16 @@ size, so contexts are pooled.
 """
 
 import ctypes
-import functools
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy
 from numpy.typing import NDArray
 
-from univerb.errors import MissingExtra, ModelError
+from univerb.engines.llamacpp.binding import last_error, library
+from univerb.errors import ModelError
 
 Floats = NDArray[numpy.float32]
 
@@ -25,43 +23,14 @@ PASS_ROWS = 256
 _MIN_CELLS = 2048
 _MAX_IDLE = 2
 """Number of contexts that stay in the pool."""
-_ERROR = 4
-"""llama.cpp's log level of errors."""
-_log: deque[str] = deque(maxlen=4)
-"""The last errors; nothing is printed."""
-_callbacks: list[object] = []
-"""llama.cpp calls them as long as the process lives."""
+_MAX_SEQUENCES = 256
+"""What llama.cpp takes in one context."""
+_NONE = 0
+"""llama.cpp's number of no pooling, and of no flash attention."""
 _SHARED_SCALE = {2, 3, 6, 7, 8, 20, 39}
 """GGML's types with blocks of 32: states are rounded to bytes with a half-precision scale."""
 _SUPER_BLOCK = {*range(10, 20), 21, 22, 23, 29, 34, 35}
 """GGML's types with blocks of 256: to bytes with a single-precision scale."""
-
-
-@functools.cache
-def library() -> ModuleType:
-    """Load llama.cpp, its log silenced, and return its functions."""
-    try:
-        from llama_cpp import llama_cpp
-    except ImportError:
-        raise MissingExtra("llama-cpp-python", "llamacpp") from None
-    native: ModuleType = llama_cpp
-    callback = native.llama_log_callback(_log_error)
-    _callbacks.append(callback)
-    native.llama_log_set(callback, ctypes.c_void_p(0))
-    native.llama_backend_init()
-    return native
-
-
-def _log_error(level: int, line: bytes, _: object) -> None:
-    if level == _ERROR:
-        _log.append(line.decode(errors="replace").strip())
-
-
-def last_error() -> str:
-    """Return llama.cpp's last errors, for our own message."""
-    reason = "; ".join(_log)[:300] or "it gave no reason"
-    _log.clear()
-    return reason
 
 
 class _Weights:
@@ -80,12 +49,12 @@ class NativeModel:
         settings = native.llama_model_default_params()
         settings.n_gpu_layers = 0
         settings.check_tensors = True
-        _log.clear()
+        last_error()  # forget older ones
         pointer = native.llama_model_load_from_file(str(path).encode(), settings)
         if not pointer:
             raise ModelError(
                 f"llama.cpp cannot load {str(path)!r}: {last_error()}. Get a fresh copy, or a "
-                "newer llama-cpp-python if the model is newer than it."
+                "newer llama.cpp if the model is newer than it."
             )
         self.weights = _Weights(pointer)
         self.threads = threads
@@ -137,21 +106,22 @@ class Context:
 
     def __init__(self, model: NativeModel, cells: int, sequences: int) -> None:
         self._native = native = library()
-        limit = int(native.llama_max_parallel_sequences())
-        if sequences > limit:
-            raise ModelError(f"{sequences} sequences at once; llama.cpp takes {limit}. Use fewer.")
+        if sequences > _MAX_SEQUENCES:
+            raise ModelError(
+                f"{sequences} sequences at once; llama.cpp takes {_MAX_SEQUENCES}. Use fewer."
+            )
         settings = native.llama_context_default_params()
         settings.n_ctx, settings.n_seq_max = cells, sequences
         settings.n_batch = settings.n_ubatch = PASS_ROWS
         settings.n_outputs_max = settings.n_outputs_max_per_seq = 0
         settings.n_threads = settings.n_threads_batch = model.threads
         # One pool of cells for all sequences, and the state of each row.
-        settings.kv_unified, settings.pooling_type = True, native.LLAMA_POOLING_TYPE_NONE
+        settings.kv_unified, settings.pooling_type = True, _NONE
         # Full caches even where layers have windows: rows can be taken back.
         settings.swa_full = True
         # On a CPU flash attention costs time as the context grows, and some agreement with fp32.
-        settings.flash_attn_type = native.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        _log.clear()
+        settings.flash_attn_type = _NONE
+        last_error()  # forget older ones
         self._handle = native.llama_init_from_model(model.weights.pointer, settings)
         if not self._handle:
             raise ModelError(

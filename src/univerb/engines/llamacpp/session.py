@@ -18,12 +18,13 @@ import numpy
 
 from univerb.config import GenerationConfig
 from univerb.engines.base import Floats, Output, PhraseRow, Row
-from univerb.engines.row_costs import RowCosts
-from univerb.engines.row_timing import row_costs
+from univerb.engines.llamacpp.binding import last_error
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.engines.llamacpp.native import PASS_ROWS, Context, last_error
+from univerb.engines.llamacpp.native import PASS_ROWS, Context
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
+from univerb.engines.row_costs import RowCosts
+from univerb.engines.row_timing import row_costs
 from univerb.errors import ModelError, OptionError, UniverbError
 
 _PROMPT_ROWS = 64

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from univerb.engines.llamacpp.native import PASS_ROWS, Context, Floats, NativeModel, last_error
+from univerb.engines.llamacpp.binding import last_error
+from univerb.engines.llamacpp.native import PASS_ROWS, Context, Floats, NativeModel
 from univerb.errors import ModelError, OptionError
 
 _BLOCK = 32

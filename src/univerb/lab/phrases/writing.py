@@ -42,8 +42,8 @@ Variants = Mapping[str, dict[str, Any] | None]
 def standard_variants(profile: Profile) -> Variants:
     """Return the variants that are compared, by name: the bare LM, the profile, and four others.
 
-    In `unfold` nothing is drafted: steps are what phrases save. `verify` is the plain LM with drafts
-    from the same documents, and from the text itself.
+    In `unfold` nothing is drafted: steps are what phrases save. `verify` is the plain LM with
+    drafts from the same documents, and from the text itself.
     """
     resolved = GenerationConfig().resolved(profile)
     names = {"phrase_bias", "eagerness"}

@@ -196,7 +196,7 @@ class LlamaSystem:
         try:
             from llama_cpp import Llama
         except ImportError:
-            raise MissingExtra("llama-cpp-python", "llamacpp") from None
+            raise MissingExtra("llama-cpp-python", "llamacpp-native") from None
         path = default_gguf() if settings.backbone == DEFAULT_MODEL else None
         if path is None:
             raise ModelMissing(
