@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import EncoderConfig
+from univerb.config import TRAINING_FREE, EncoderConfig
 from univerb.engines.llamacpp.conversion import as_q8_0
 from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT, check_language_model
 from univerb.engines.llamacpp.gguf_file import GgufFile
