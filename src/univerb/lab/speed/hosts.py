@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 
@@ -31,18 +31,7 @@ from univerb.locations import default_gguf
 from univerb.phrase import Document
 
 
-class Host(Protocol):
-    """A model that is ready to write."""
-
-    weights: str
-    """Their precision in a GGUF file; empty for torch, where the system says it."""
-
-    def write(self, spec: SystemSpec, request: Request) -> Measurement:
-        """Continue a prompt by exactly as many base tokens as the request says."""
-        ...
-
-
-def load_host(name: HostName, settings: SystemSettings) -> Host:
+def load_host(name: HostName, settings: SystemSettings) -> "UniverbHost | LlamaCppPythonHost":
     """Load a model into this process.
 
     Args:
@@ -88,11 +77,8 @@ class UniverbHost:
                 stack.enter_context(_half_precision())
             if spec.width:
                 stack.enter_context(_free_rows(self._lm, spec.width))
-            return (
-                self._session(spec, request)
-                if spec.way == "session"
-                else self._decode(spec, request)
-            )
+            write = self._session if spec.way == "session" else self._decode
+            return write(spec, request)
 
     def _session(self, spec: SystemSpec, request: Request) -> Measurement:
         """Decode without phrases: one pass after the other over a session, drafts or none."""
@@ -122,12 +108,9 @@ class UniverbHost:
         """Decode with phrases, as `univerb generate` does."""
         from univerb.decoding.loop import decode_steps
 
-        vocabulary = self._lm.vocabulary(
-            [
-                Document(p.text, f"{number} {p.document}")
-                for number, p in enumerate(request.passages)
-            ]
-        )
+        chunks = enumerate(request.passages)
+        documents = [Document(chunk.text, f"{number} {chunk.document}") for number, chunk in chunks]
+        vocabulary = self._lm.vocabulary(documents)
         # What another system had encoded would cost this one nothing.
         self._lm._cache.clear()
         options: dict[str, Any] = {"dtype": SINGLE} if self._is_torch else {}
@@ -169,9 +152,9 @@ class LlamaCppPythonHost:
             from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
         except ImportError:
             raise MissingExtra("llama-cpp-python", "llamacpp") from None
-        from univerb.engines.llamacpp.conversion import as_q8_0
+        from univerb.loading import load
 
-        path = as_q8_0(_shipped_gguf()).path
+        path = load(settings.model, engine="llamacpp", offline=settings.offline).gguf.path
         self.weights = gguf_precision(path)
         self._llama: Any = Llama(
             str(path),
