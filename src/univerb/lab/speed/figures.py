@@ -14,7 +14,7 @@ from univerb.lab.speed.systems import (
     WIDTHS,
     Measurement,
 )
-from univerb.lab.speed.timing import Figure, Interval, SpeedReport, SpeedTable, paired_interval
+from univerb.lab.speed.timing import Figure, RatioInterval, SpeedReport, SpeedTable, paired_interval
 from univerb.lab.speed.workloads import WORKLOADS
 
 NOTES = (
@@ -78,7 +78,7 @@ def _table(name: str, about: str, rows: Sequence[dict[str, Figure]]) -> SpeedTab
 
 def compared(
     rounds: Sequence[SpeedRound], system: str, other: str, value: Callable[[Measurement], float]
-) -> Interval | None:
+) -> RatioInterval | None:
     """Return the ratio of a system to another one; None if that is itself or was not measured."""
     if other == system or other not in rounds[0].measured:
         return None
@@ -154,7 +154,7 @@ def simulated_figures(rounds: Sequence[SpeedRound]) -> list[dict[str, Figure]]:
     return rows
 
 
-def _speed_up(measurements: Sequence[Measurement], width: int) -> Interval:
+def _speed_up(measurements: Sequence[Measurement], width: int) -> RatioInterval:
     costs = free_rows(width)
     ratios = [speed_up(len(cost.ids), cost.pass_rows, costs) for cost in measurements]
     return paired_interval(ratios, [1.0] * len(ratios))

@@ -40,7 +40,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median, low, high)
 
 
-class Interval(NamedTuple):
+class RatioInterval(NamedTuple):
     """The median of ratios, the 90 % interval of the median by a bootstrap, and their range."""
 
     median: float
@@ -55,7 +55,7 @@ class Interval(NamedTuple):
 
 def paired_interval(
     values: Sequence[float], reference: Sequence[float], resamples: int = 2000, seed: int = 0
-) -> Interval:
+) -> RatioInterval:
     """Return the median ratio of pairs; pairs are drawn again, with replacement, for its interval.
 
     Args:
@@ -71,10 +71,10 @@ def paired_interval(
     draws = numpy.random.default_rng(seed).integers(len(ratios), size=(resamples, len(ratios)))
     low, high = numpy.percentile(numpy.median(ratios[draws], axis=1), [5, 95])
     median, least, most = numpy.median(ratios), ratios.min(), ratios.max()
-    return Interval(*map(float, (median, low, high, least, most)))
+    return RatioInterval(*map(float, (median, low, high, least, most)))
 
 
-Figure = str | int | float | Spread | Interval | None
+Figure = str | int | float | Spread | RatioInterval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ def _version(package: str) -> str:
 def _text(figure: Figure) -> str:
     if figure is None:
         return ""
-    return str(figure) if isinstance(figure, Spread | Interval) else markdown.plain(figure)
+    return str(figure) if isinstance(figure, Spread | RatioInterval) else markdown.plain(figure)
 
 
 def _json_value(figure: Figure) -> object:
-    return figure._asdict() if isinstance(figure, Spread | Interval) else figure
+    return figure._asdict() if isinstance(figure, Spread | RatioInterval) else figure
