@@ -10,7 +10,7 @@ import pytest
 from conftest import TEXT, make_circling, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.applications import answer as answer_module
 from univerb.documents.chunks import Chunk
-from univerb.errors import DocumentError, ModelMissing, OptionError
+from univerb.errors import DocumentError, MissingExtra, ModelMissing, OptionError
 from univerb.lab.protocols.passages import is_held_out
 from univerb.lab.speed.hosts import UniverbHost, gguf_precision, load_host, prompt_lookup
 from univerb.lab.speed.parts import time_part
@@ -24,6 +24,7 @@ from univerb.lab.speed.workloads import (
     make_requests,
     warm_up_request,
 )
+from univerb.loading import load
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -223,15 +224,16 @@ class TestSystems:
             load_host("llamacpp-as-shipped", settings)
 
     def test_on_llama_cpp(self, tmp_path, monkeypatch, lm, request_):
-        pytest.importorskip("llama_cpp")
+        pytest.importorskip("gguf")
         from tiny_gguf import write_gguf
 
         monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
         gguf = write_gguf(tmp_path / "tiny.F32.gguf", lm.model)
-        from univerb.loading import load
-
         encoder = saved_encoder(tmp_path, lm=lm)
-        host = UniverbHost(load(encoder, engine="llamacpp", gguf=str(gguf), threads=1))
+        try:
+            host = UniverbHost(load(str(encoder), engine="llamacpp", gguf=str(gguf), threads=1))
+        except MissingExtra as missing:
+            pytest.skip(str(missing))
         names = [name for name, spec in SYSTEMS.items() if spec.host == "llamacpp"]
         measured = {name: host.write(SYSTEMS[name], request_) for name in names}
         assert host.weights == "F32"

@@ -101,7 +101,7 @@ def _time_systems(
     from univerb.lab.speed.figures import report_systems
     from univerb.lab.speed.run import make_plan, run_systems
 
-    lm = load_model(model.name, offline=model.offline)
+    lm = load_model(model.name, engine="torch", offline=model.offline)
     make = RequestMaker(lm, data or Path(), limit, options.max_tokens, options.passages)
     plan = make_plan(workloads, names, make, model.threads, model.offline)
     # Systems load the model for themselves; this copy has made the prompts.

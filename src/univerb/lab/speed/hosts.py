@@ -151,7 +151,7 @@ class LlamaCppPythonHost:
             from llama_cpp import Llama
             from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
         except ImportError:
-            raise MissingExtra("llama-cpp-python", "llamacpp") from None
+            raise MissingExtra("llama-cpp-python", "llamacpp-native") from None
         from univerb.loading import load
 
         path = load(settings.model, engine="llamacpp", offline=settings.offline).gguf.path

@@ -18,7 +18,7 @@ from univerb.threads import processors
 
 Progress = Callable[[str, int, int], None]
 """Called with stage, done and total."""
-_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xllamacpp", "llama-cpp-python")
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "llama-cpp-python", "xllamacpp")
 
 
 class Spread(NamedTuple):
