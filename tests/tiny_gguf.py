@@ -1,7 +1,9 @@
-"""A tiny Llama as a GGUF file, with the encoder that belongs to it."""
+"""Tiny GGUF files: a Llama with the encoder that belongs to it, and random LMs of other kinds."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy
@@ -11,6 +13,7 @@ from gguf import GGUFWriter
 from transformers import PreTrainedModel
 
 from conftest import make_llama, make_tokenizer, saved_encoder
+from tiny_vocabularies import TinyVocabulary, byte_level_bpe
 from univerb.engines.llamacpp.binding import is_installed
 from univerb.engines.llamacpp.lm import LlamaCppLM
 
@@ -97,6 +100,11 @@ def write_gguf(
         kind = rows if weight.shape[0] == config.vocab_size else of_layer
         packed = packed_rows(weight, kind)
         writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(packed), raw_dtype=kind)
+    return written(writer, path)
+
+
+def written(writer: GGUFWriter, path: Path) -> Path:
+    """Write what was added, and return the path."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -112,3 +120,84 @@ def load_tiny(
     encoder = saved_encoder(folder, model)
     file = write_gguf(folder / "tiny.gguf", model, rows)
     return LlamaCppLM.from_pretrained(str(encoder), gguf=file, threads=1)
+
+
+WIDTH, HIDDEN, HEADS, LAYERS, CONTEXT = 32, 64, 4, 2, 512
+
+
+def write_random(
+    path: Path,
+    architecture: str = "llama",
+    vocabulary: TinyVocabulary | None = None,
+    *,
+    is_tied: bool = False,
+    template: str | None = None,
+    rows: int | None = None,
+    change: Callable[[GGUFWriter], object] | None = None,
+) -> Path:
+    """Write an LM with random weights.
+
+    `rows` is the number of embeddings, if it is not that of the tokens. `change` may add settings
+    to the file.
+    """
+    vocabulary = vocabulary or byte_level_bpe()
+    writer = GGUFWriter(path, architecture)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS // 2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    if architecture == "gemma2":
+        writer.add_key_length(WIDTH // HEADS)
+        writer.add_value_length(WIDTH // HEADS)
+        writer.add_sliding_window(16)
+        writer.add_attn_logit_softcapping(50.0)
+        writer.add_final_logit_softcapping(5.0)
+    else:
+        writer.add_rope_dimension_count(WIDTH // HEADS)
+    vocabulary.write(writer)
+    if template is not None:
+        writer.add_chat_template(template)
+    if change:
+        change(writer)
+    shapes = _shapes(architecture, rows or len(vocabulary.words), is_tied)
+    generator = numpy.random.default_rng(0)
+    for name, shape in shapes.items():
+        scale = 1.0 if name == "token_embd.weight" else 0.3
+        drawn = generator.standard_normal(shape) * scale
+        weight = numpy.ones(shape) if "norm" in name else drawn
+        writer.add_tensor(name, weight.astype(numpy.float32))
+    return written(writer, path)
+
+
+def _shapes(architecture: str, rows: int, is_tied: bool) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (rows, WIDTH)}
+    for layer in range(LAYERS):
+        parts: dict[str, tuple[int, ...]] = {
+            "attn_norm": (WIDTH,),
+            "attn_q": (WIDTH, WIDTH),
+            "attn_k": (WIDTH // 2, WIDTH),
+            "attn_v": (WIDTH // 2, WIDTH),
+            "attn_output": (WIDTH, WIDTH),
+            "ffn_norm": (WIDTH,),
+            "ffn_gate": (HIDDEN, WIDTH),
+            "ffn_up": (HIDDEN, WIDTH),
+            "ffn_down": (WIDTH, HIDDEN),
+        }
+        if architecture == "gemma2":
+            parts |= {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)}
+        shapes |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
+        if architecture == "qwen2":
+            biases = {"attn_q": WIDTH, "attn_k": WIDTH // 2, "attn_v": WIDTH // 2}
+            shapes |= {f"blk.{layer}.{part}.bias": (size,) for part, size in biases.items()}
+    shapes["output_norm.weight"] = (WIDTH,)
+    if not is_tied:
+        shapes["output.weight"] = (rows, WIDTH)
+    return shapes
+
+
+def load_random(path: Path, *arguments: Any, **options: Any) -> LlamaCppLM:
+    """Write an LM with random weights, and load it as it is."""
+    return LlamaCppLM.from_pretrained(str(write_random(path, *arguments, **options)), threads=1)

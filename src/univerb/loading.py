@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from univerb.errors import OptionError, did_you_mean, shown
-from univerb.locations import DEFAULT_MODEL, locate
+from univerb.locations import DEFAULT_MODEL, is_gguf, locate
 from univerb.threads import thread_count
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class LoadOptions(TypedDict, total=False):
 
 @overload
 def load(
-    name: str = ..., *, engine: Literal["torch"] = ..., **options: Unpack[LoadOptions]
+    name: str = ..., *, engine: Literal["torch"], **options: Unpack[LoadOptions]
 ) -> "DynamicLM": ...
 @overload
 def load(
@@ -36,14 +36,14 @@ def load(
 ) -> "LlamaCppLM": ...
 @overload
 def load(
-    name: str = ..., *, engine: str, **options: Unpack[LoadOptions]
+    name: str = ..., *, engine: str | None = ..., **options: Unpack[LoadOptions]
 ) -> "DynamicLM | LlamaCppLM": ...
 
 
 def load(
     name: str = DEFAULT_MODEL,
     *,
-    engine: str = "torch",
+    engine: str | None = None,
     backbone: str | None = None,
     adapter: bool = False,
     device: str = "cpu",
@@ -55,10 +55,10 @@ def load(
     """Load an LM with its phrase encoder. The command line loads with this function, too.
 
     Args:
-        name: The default model, a folder that `save_pretrained` wrote, or any causal LM as a
-            folder or Hub id, which then gets the encoder that ships with univerb or an untrained
-            one.
-        engine: "torch", or "llamacpp" for GGUF files on a CPU.
+        name: The default model, a folder that `save_pretrained` wrote, any causal LM as a folder
+            or Hub id, which then gets the encoder that ships with univerb or an untrained one, or
+            a GGUF file, which needs none.
+        engine: "torch", or "llamacpp" for GGUF files on a CPU; by default what the name asks for.
         backbone: torch: load the encoder's backbone from here instead.
         adapter: torch: merge the LoRA adapter beside the encoder into the LM. It was trained for
             `atomic`, which then is the default mode.
@@ -75,9 +75,8 @@ def load(
     Raises:
         OptionError: If there is no such engine, or it has no such option.
     """
-    if not isinstance(engine, str) or engine not in ENGINES:
-        raise OptionError(f"there is no engine {shown(engine)}. {did_you_mean(engine, ENGINES)}")
     name = os.fspath(name) if isinstance(name, os.PathLike) else name
+    engine = _engine_for(name, engine, gguf)
     count = None if threads is None else thread_count(threads)
     if engine == "llamacpp":
         if backbone or adapter or device != "cpu" or dtype != "float32":
@@ -100,3 +99,18 @@ def load(
     return DynamicLM.from_pretrained(
         name, backbone=backbone, adapter=adapter, device=device, dtype=dtype, offline=offline
     )
+
+
+def _engine_for(name: str, engine: str | None, gguf: str | None) -> str:
+    """Return the engine that was asked for, or that a file needs."""
+    if engine is None:
+        engine = "llamacpp" if is_gguf(name) else "torch"
+    if not isinstance(engine, str) or engine not in ENGINES:
+        raise OptionError(f"there is no engine {shown(engine)}. {did_you_mean(engine, ENGINES)}")
+    if is_gguf(name) and (engine == "torch" or gguf is not None):
+        raise OptionError(
+            f"{name!r} is a GGUF file, which only the llamacpp engine reads, as it is. Leave out "
+            f"{'the engine' if engine == 'torch' else 'gguf'}, or give an encoder's folder as the "
+            "model."
+        )
+    return engine

@@ -66,6 +66,18 @@ def default_gguf() -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def is_gguf(name: str) -> bool:
+    """Tell whether a model's name is that of a GGUF file, by its ending or its first bytes."""
+    try:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            return path.suffix.lower() == ".gguf" and not path.is_dir()
+        with path.open("rb") as file:
+            return path.suffix.lower() == ".gguf" or file.read(4) == b"GGUF"
+    except (OSError, RuntimeError, ValueError, TypeError):
+        return False
+
+
 def packaged_encoder(name: str) -> Path | None:
     """Return the folder of an encoder that ships with univerb for a backbone, or None."""
     folder = Path(__file__).parent / "assets" / "encoders" / name

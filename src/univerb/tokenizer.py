@@ -1,12 +1,11 @@
 """The LM's tokenizer: text to ids with offsets, ids to text.
 
-It is a private copy of the Rust tokenizer, so that padding or truncation set on the user's object
-do not affect it, and it needs no torch.
+A user's Rust tokenizer is copied, so that padding or truncation set on it later do not matter. It
+needs no torch.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from tokenizers.decoders import ByteLevel
 from univerb.errors import PromptError, shown
 
 # A byte token of SentencePiece vocabularies, for characters that have no token.
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_BYTE = "<0x{:02X}>"
 _HALF = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -32,8 +31,15 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """Text <-> ids of an LM, as if in the middle of a text."""
 
-    def __init__(self, rust: tokenizers.Tokenizer, special_ids: Iterable[int] = ()) -> None:
-        self._rust = tokenizers.Tokenizer.from_str(rust.to_str())
+    def __init__(
+        self,
+        rust: tokenizers.Tokenizer,
+        special_ids: Iterable[int] = (),
+        *,
+        is_private: bool = False,
+    ) -> None:
+        # A copy takes a tenth of a second, which nobody needs if nobody else has the object.
+        self._rust = rust if is_private else tokenizers.Tokenizer.from_str(rust.to_str())
         self._rust.no_padding()
         self._rust.no_truncation()
         self.special_ids = frozenset(special_ids)
@@ -44,20 +50,21 @@ class Tokenizer:
         # read together with the bytes of a character that is not complete yet.
         self._anchor = self.encode("a").ids
         self._anchor_text = self._decode(self._anchor)
-        vocabulary = self._rust.get_vocab(with_added_tokens=True)
         # Byte-level without a normalizer: decoding gives back the text that was encoded.
         decoder = self._rust.decoder
         self.is_exact = self._rust.normalizer is None and isinstance(decoder, ByteLevel)
         self._spaced: dict[int, bool] = {}
         self._fingerprint: str | None = None
-        self._byte_ids = frozenset(i for token, i in vocabulary.items() if _BYTE.fullmatch(token))
+        candidates = (self._rust.token_to_id(_BYTE.format(byte)) for byte in range(256))
+        self._byte_ids = frozenset(token for token in candidates if token is not None)
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
         """Read a tokenizer.json, whose flags say which tokens are special."""
         rust = tokenizers.Tokenizer.from_file(str(path))
         added = rust.get_added_tokens_decoder()
-        return cls(rust, [token_id for token_id, token in added.items() if token.special])
+        special = [token_id for token_id, token in added.items() if token.special]
+        return cls(rust, special, is_private=True)
 
     def encode(self, text: str) -> Encoded:
         """Tokenize a text as it stands, without special tokens."""
@@ -67,6 +74,15 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Tokenize a text as the beginning of a sequence, with the special tokens of a prompt."""
         return list(self._rust.encode(text, add_special_tokens=True).ids)
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Tokenize a text whose special tokens are such, without adding any."""
+        return self.encode(text).ids
+
+    @property
+    def added_texts(self) -> list[str]:
+        """The texts of tokens that are no part of plain text."""
+        return [token.content for token in self._rust.get_added_tokens_decoder().values()]
 
     @property
     def begin_ids(self) -> list[int]:

@@ -17,8 +17,9 @@ from tiny_gguf import load_tiny, needs_llamacpp, write_gguf
 from univerb.config import EncoderConfig
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.lm import LlamaCppLM
+from univerb.engines.llamacpp.stored_encoder import StoredEncoder
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError, UniverbError
-from univerb.locations import DEFAULT_MODEL
+from univerb.locations import DEFAULT_MODEL, packaged_encoder
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -74,7 +75,7 @@ def test_a_tied_head_and_half_precision_are_the_same_too(tmp_path):
 def test_a_fingerprint_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     lm = load_tiny(tmp_path)
     first = lm.fingerprint()
-    monkeypatch.setattr(LlamaCppLM, "_computed_fingerprint", lambda _: "0" * 32)
+    monkeypatch.setattr(LlamaCppLM, "_computed_fingerprint", lambda *_: "0" * 32)
     again = LlamaCppLM.from_pretrained(lm.name, gguf=lm.gguf.path, threads=1)
     assert again.fingerprint() == first
     for kept in (tmp_path / "cache" / "fingerprints").iterdir():
@@ -106,7 +107,7 @@ def test_another_models_file_must_be_given(pair):
 
 
 def test_a_backbone_without_an_encoder_is_refused(pair):
-    with pytest.raises(CheckpointError, match="needs an encoder"):
+    with pytest.raises(CheckpointError, match="is no encoder"):
         LlamaCppLM.from_pretrained("gpt2", gguf=pair[0].gguf.path)
 
 
@@ -145,13 +146,26 @@ def test_damaged_encoder_weights_are_refused(pair, tmp_path):
         loaded.head_bias()
 
 
-def test_chat_templates_are_those_of_the_tokenizer(pair):
-    lm, reference = pair
-    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    lm.hf_tokenizer.chat_template = reference.hf_tokenizer.chat_template = template
-    assert lm.chat_prompt("the rent", "the tenant") == reference.chat_prompt(
-        "the rent", "the tenant"
+def test_chat_templates_are_those_of_the_folder(tmp_path):
+    template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{{ eos_token }}"
     )
+    model = make_llama()
+    encoder = saved_encoder(tmp_path, model)
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    config = tmp_path / "tiny" / "tokenizer_config.json"
+    whole = json.loads(config.read_text())
+    listed = [{"name": "tools", "template": "no"}, {"name": "default", "template": template}]
+    for stored in (template, listed):
+        config.write_text(json.dumps({**whole, "chat_template": stored}))
+        lm = LlamaCppLM.from_pretrained(str(encoder), gguf=file, threads=1)
+        reference = DynamicLM.from_pretrained(str(encoder))
+        ids = lm.chat_prompt("the rent", "the tenant")
+        assert ids == reference.chat_prompt("the rent", "the tenant")
+        assert ids[-1] == 0
+    (tmp_path / "tiny" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    lm = LlamaCppLM.from_pretrained(str(encoder), gguf=file, threads=1)
+    assert lm.chat_prompt("the rent") == lm.tokenizer.encode("the rent").ids
 
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.Q8_0, Kind.Q4_1])
@@ -229,7 +243,8 @@ def test_what_llama_cpp_says_is_in_the_error(pair, tmp_path):
 def test_the_default_model_is_the_torch_one(default_lm):
     lm = LlamaCppLM.from_pretrained(threads=1)
     check_same(lm, default_lm)
-    assert lm._computed_fingerprint() == default_lm.fingerprint()
+    encoder = StoredEncoder(packaged_encoder(DEFAULT_MODEL))
+    assert lm._computed_fingerprint(encoder) == default_lm.fingerprint()
     assert lm.chat_prompt("Hello", "Be brief.") == default_lm.chat_prompt("Hello", "Be brief.")
     weight = default_lm.embeddings.input.weight.detach().numpy()
     assert numpy.array_equal(lm.input_rows([0, 5, 49151]), weight[[0, 5, 49151]])

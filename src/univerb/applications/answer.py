@@ -149,7 +149,7 @@ def answer(
 
 def has_chat(lm: PhraseModel) -> bool:
     """Tell whether questions are asked in a chat template."""
-    return bool(lm.hf_tokenizer.chat_template)
+    return lm.has_chat_template
 
 
 def passages_prompt(
@@ -162,7 +162,7 @@ def passages_prompt(
     is_chat: bool,
 ) -> tuple[list[int], tuple[Chunk, ...]]:
     """Return the ids of a prompt of at most `room` tokens, and the passages, shortened to fit."""
-    special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
+    special = lm.tokenizer.added_texts
 
     def encode(shown: Sequence[Chunk]) -> list[int]:
         prompt = without_special(question_prompt(question, shown, shots), special)

@@ -35,7 +35,7 @@ from univerb.phrases.collection import PhraseItem
 
 if TYPE_CHECKING:
     from univerb.corpus import Corpus
-    from univerb.modeling.dynamic import DynamicLM
+    from univerb.modeling.phrase_model import PhraseModel
     from univerb.vocabulary import DynamicVocabulary
 
 _log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def _answer(group: Group) -> list[dict[str, Any]]:
 
 
 def _decode(
-    settings: BatchSettings, lm: "DynamicLM", requests: Sequence[_Request]
+    settings: BatchSettings, lm: "PhraseModel", requests: Sequence[_Request]
 ) -> dict[int, dict[str, Any]]:
     """Answer requests with equal options together or, if that fails, one by one."""
     from univerb.decoding.loop import batch
@@ -266,7 +266,7 @@ def _failure(line: Line, error: Exception) -> dict[str, Any]:
 
 
 def _prepare(
-    settings: BatchSettings, lm: "DynamicLM", line: Line, shared: "_Phrases | Corpus"
+    settings: BatchSettings, lm: "PhraseModel", line: Line, shared: "_Phrases | Corpus"
 ) -> _Request:
     from univerb.decoding.loop import prompt_ids
 
@@ -287,7 +287,7 @@ def _prepare(
     return _Request(line, body, prompt, decoding, phrases)
 
 
-def _chat(lm: "DynamicLM", body: ChatBody) -> list[int]:
+def _chat(lm: "PhraseModel", body: ChatBody) -> list[int]:
     roles = [message.role for message in body.messages]
     if roles not in (["user"], ["system", "user"]):
         raise PromptError(
@@ -299,7 +299,7 @@ def _chat(lm: "DynamicLM", body: ChatBody) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def _load(model: str, device: str, dtype: str) -> "DynamicLM":
+def _load(model: str, device: str, dtype: str) -> "PhraseModel":
     """Load the model, once in each process."""
     from univerb.loading import load
 

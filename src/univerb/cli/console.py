@@ -119,7 +119,7 @@ def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
 
 def note_untrained(lm: "PhraseModel") -> None:
     """Say so when the phrase encoder has learned nothing yet."""
-    if not lm.is_trained:
+    if lm.has_encoder and not lm.is_trained:
         errors.print(
             f"[dim]note: the phrase encoder of {escape(lm.name)} is untrained: "
             "phrases are proposed by their first token and cut where the LM disagrees.[/]"

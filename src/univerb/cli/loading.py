@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from univerb.cli.console import errors, escape
 from univerb.loading import load
-from univerb.locations import DEFAULT_MODEL, is_converted, locate
+from univerb.locations import DEFAULT_MODEL, is_converted, is_gguf, locate
 
 _Load = TypeVar("_Load", bound=Callable[..., Any])
 
@@ -33,7 +33,9 @@ load_model = _with_spinner(load)
 
 
 def locate_prepared(name: str, offline: bool | None = None) -> Path | str:
-    """Find a model by name as `locate` does; the default one is converted first."""
+    """Find a model by name: a GGUF file, or as `locate` does; the default is converted first."""
+    if is_gguf(name):
+        return Path(name).expanduser()
     where = locate(name, offline)
     return prepare_default() if name == DEFAULT_MODEL and not is_converted() else where
 

@@ -49,11 +49,12 @@ class ModelOptions(Options):
     """The model and where it runs: the keywords of `load_model`."""
 
     name: str = Field(default=DEFAULT_MODEL, alias="model")
-    """A folder, a Hub id, or the default."""
+    """A folder, a Hub id, a GGUF file, or the default."""
     adapter: bool = False
     """Add the LoRA adapter beside the encoder, which is made for atomic."""
-    engine: EngineName = EngineName.torch
-    """What computes: torch, or llama.cpp with the GGUF file, on a CPU."""
+    engine: EngineName | None = None
+    """What computes: torch, or llamacpp for GGUF files, on a CPU. By default what the model is
+    for."""
     gguf: str | None = None
     """llamacpp: the model's GGUF file; the default model's is found by itself."""
     device: str = "cpu"

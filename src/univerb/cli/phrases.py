@@ -12,7 +12,7 @@ from univerb.cli.flags import Flags, with_flags
 from univerb.cli.loading import locate_prepared
 from univerb.cli.options import PHRASES, AsJson, SourceOptions
 from univerb.errors import ModelError, OptionError, first_line
-from univerb.locations import DEFAULT_MODEL, without_hub
+from univerb.locations import DEFAULT_MODEL, is_gguf, without_hub
 from univerb.tokenizer import Tokenizer
 
 
@@ -62,6 +62,11 @@ def _tokenizer(model: str) -> Tokenizer:
     from univerb.modeling.card import CARD, backbone_of
 
     folder = locate_prepared(model)
+    if is_gguf(model):
+        from univerb.engines.llamacpp.gguf_file import GgufFile
+        from univerb.engines.llamacpp.gguf_tokenizer import GgufTokenizer
+
+        return GgufTokenizer(GgufFile(Path(folder)))
     if (Path(folder) / CARD).is_file():
         # The folder of an encoder, which names its backbone.
         folder = locate_prepared(backbone_of(Path(folder)))

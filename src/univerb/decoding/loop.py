@@ -44,7 +44,7 @@ class Decoder:
                 f"{lm.name!r} counts the slots of its cache, which a shared one would "
                 "miscount. Use batch(), which takes its prompts one by one."
             )
-        config = config.resolved(lm.profile)
+        config = resolved_for(lm, config)
         each_vocabulary = _vocabulary_of_each(vocabularies, len(prompts))
         configs = _config_of_each(config, seeds, len(prompts))
         self._prompts = [prompt_ids(lm, prompt, config) for prompt in prompts]
@@ -252,6 +252,17 @@ class Stream:
             for _, piece in released:
                 self._pieces.append(piece)
                 yield piece
+
+
+def resolved_for(lm: PhraseModel, config: GenerationConfig) -> GenerationConfig:
+    """Fill options from an LM's profile; refuse a mode that the LM cannot have."""
+    config = config.resolved(lm.profile)
+    if config.mode == "atomic" and not lm.has_encoder:
+        raise OptionError(
+            f"mode is 'atomic', which feeds phrases as vectors of an encoder, but {lm.name!r} has "
+            "none. Use 'unfold' or 'verify', or train an encoder: univerb train"
+        )
+    return config
 
 
 def _vocabulary_of_each(vocabularies: Vocabularies, count: int) -> list[DynamicVocabulary | None]:

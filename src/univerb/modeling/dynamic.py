@@ -16,6 +16,7 @@ from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.card import ADAPTER, adapter_beside, backbone_of, find_encoder, read_card
+from univerb.modeling.chat_template import Turn
 from univerb.modeling.checkpoint import describe, read_checkpoint, write_checkpoint
 from univerb.modeling.conditional_table import ConditionalTable
 from univerb.modeling.encoder import Embeddings, PhraseEncoder
@@ -179,6 +180,17 @@ class DynamicLM(PhraseModel):
     def hf_tokenizer(self) -> HFTokenizer:
         """The LM's tokenizer as transformers has it."""
         return self._hf_tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the LM was made for messages."""
+        return bool(self._hf_tokenizer.chat_template)
+
+    def render_chat(self, turns: Sequence[Turn]) -> list[int]:
+        """Return messages in the LM's chat template, as ids ready to be continued."""
+        messages = [dict(turn) for turn in turns]
+        encoded = self._hf_tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        return list(encoded["input_ids"])
 
     def tensors(self, vocabulary: DynamicVocabulary) -> TableTensors | None:
         """Encode a vocabulary; return its table as tensors, None if it never had a phrase."""

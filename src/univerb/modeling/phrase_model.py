@@ -5,13 +5,14 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy
 from numpy.typing import NDArray
 
 from univerb.config import MAX_PHRASES, EncoderConfig, Profile
 from univerb.errors import CheckpointError, ModelError, PhraseError, PromptError, VocabularyError
+from univerb.modeling.chat_template import Turn
 from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
 from univerb.modeling.scoring import Scoring
 from univerb.modeling.vector_cache import VectorCache
@@ -20,9 +21,6 @@ from univerb.phrases.collection import PhraseItem, collect_phrases
 from univerb.phrases.ngrams import PhraseSource
 from univerb.tokenizer import Tokenizer, check_text
 from univerb.vocabulary import DynamicVocabulary
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 
 def check_highest(logit: float, name: str) -> None:
@@ -98,8 +96,12 @@ class PhraseModel(ABC):
 
     @property
     @abstractmethod
-    def hf_tokenizer(self) -> "HFTokenizer":
-        """The LM's tokenizer as transformers has it, for its chat template."""
+    def has_chat_template(self) -> bool:
+        """Whether the LM was made for messages."""
+
+    @abstractmethod
+    def render_chat(self, turns: Sequence[Turn]) -> list[int]:
+        """Return messages in the LM's chat template, as ids ready to be continued."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -121,6 +123,11 @@ class PhraseModel(ABC):
     @abstractmethod
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere."""
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether phrases can have vectors; without, they are scored by the LM's own logits."""
+        return True
 
     @property
     def is_tied(self) -> bool:
@@ -240,12 +247,10 @@ class PhraseModel(ABC):
         """
         for text in (message, "" if system is None else system):
             check_text(text, "message")
-        if not self.hf_tokenizer.chat_template:
+        if not self.has_chat_template:
             raise PromptError(f"{self.name!r} has no chat template. Use a plain prompt.")
         turns = [{"role": "system", "content": system}] if system else []
-        turns.append({"role": "user", "content": message})
-        encoded = self.hf_tokenizer.apply_chat_template(turns, add_generation_prompt=True)
-        return list(encoded["input_ids"])
+        return self.render_chat([*turns, {"role": "user", "content": message}])
 
     def forget(self) -> None:
         """Drop the vectors that were encoded for requests.

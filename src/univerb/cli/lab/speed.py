@@ -104,7 +104,7 @@ def _time_systems(
     from univerb.lab.speed.figures import report_systems
     from univerb.lab.speed.run import make_plan, run_systems
 
-    lm = load_model(model.name, offline=model.offline)
+    lm = load_model(model.name, engine="torch", offline=model.offline)
     with progress_bars() as tell:
         plan = make_plan(
             lm,

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT
 from univerb.engines.llamacpp.gguf_file import GgufFile, GgufTensor
-from univerb.engines.llamacpp.gguf_parts import INPUT, OUTPUT
 from univerb.errors import ModelError
 from univerb.files import PATIENCE, atomic_path, exclusive_lock, remove_drafts
 from univerb.locations import cache_directory

@@ -65,6 +65,10 @@ class GgufFile:
     """A GGUF file, read from the disk only where it is looked at."""
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise ModelError(
+                f"{str(path)!r} is a folder. Give the GGUF file in it, whose name ends with .gguf."
+            )
         if not path.is_file():
             raise ModelMissing(
                 f"there is no file {str(path)!r}. Give a GGUF file, or leave it out for the "
@@ -82,7 +86,7 @@ class GgufFile:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._read()
-        except (ValueError, KeyError, OSError, struct.error) as error:
+        except (ValueError, KeyError, OSError, OverflowError, struct.error) as error:
             reason = str(error) or type(error).__name__
             raise ModelError(
                 f"{str(path)!r} is no complete GGUF file: {reason[:120]}. Get a fresh copy; the "
@@ -100,13 +104,35 @@ class GgufFile:
         value = self.settings.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def text(self, name: str) -> str:
+        """Return a text of the settings; an empty one if there is none."""
+        value = self.settings.get(name)
+        return value if isinstance(value, str) else ""
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a switch of the settings."""
+        value = self.settings.get(name)
+        return value if isinstance(value, bool) else default
+
     def strings(self, name: str) -> list[bytes]:
         """Return a list of strings of the settings; an empty one if there is none."""
         span = self.settings.get(name)
         if not isinstance(span, ListSpan) or span.kind != _STRING:
             return []
-        self._offset = span.offset
-        return [self._string() for _ in range(span.length)]
+        content, offset, strings = self._bytes, span.offset, []
+        for _ in range(span.length):
+            begin = offset + 8
+            offset = begin + _LENGTH.unpack_from(content, offset)[0]
+            strings.append(content[begin:offset])
+        return strings
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """Return a list of numbers of the settings; an empty one if there is none."""
+        span = self.settings.get(name)
+        if not isinstance(span, ListSpan) or span.kind == _STRING:
+            return numpy.empty(0, numpy.int32)
+        kind = numpy.dtype(_FORMATS[span.kind]).newbyteorder("<")
+        return numpy.frombuffer(self._bytes, kind, span.length, span.offset)
 
     def rows(self, name: str, indices: Sequence[int] | slice) -> NDArray[numpy.float32]:
         """Return rows of a matrix, de-quantised to single precision, (n, width)."""
@@ -184,11 +210,20 @@ class GgufFile:
         if count * size > len(self._bytes) - self._offset:
             raise ValueError(f"a list of {count} entries ends behind the end of the file")
         if kind == _STRING:
-            for _ in range(count):
-                self._string()
+            self._skip_strings(count)
         else:
             self._offset += count * size
         return span
+
+    def _skip_strings(self, count: int) -> None:
+        # There are hundreds of thousands: no call for each. A length that leads out of the file
+        # makes the next one unreadable.
+        content, offset = self._bytes, self._offset
+        for _ in range(count):
+            offset += 8 + _LENGTH.unpack_from(content, offset)[0]
+        if offset > len(content):
+            raise ValueError("a text ends behind the end of the file")
+        self._offset = offset
 
     def _string(self) -> bytes:
         (length,) = _LENGTH.unpack_from(self._bytes, self._offset)

@@ -1,61 +1,51 @@
-"""LlamaCppLM: a GGUF file that llama.cpp computes, with a phrase encoder beside it.
+"""LlamaCppLM: a GGUF file that llama.cpp computes, with or without a phrase encoder beside it.
 
-Nothing here needs torch as long as phrase vectors come from a corpus: the tokenizer, the encoder's
-settings and its fingerprint are read from files. Only encoding a phrase imports torch.
+Nothing here needs torch unless a phrase is encoded: the tokenizer, the encoder's settings and its
+fingerprint are read from files.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy
 from numpy.typing import NDArray
 
 from univerb.config import EncoderConfig, Profile
 from univerb.engines.llamacpp.conversion import as_q8_0
+from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT, check_language_model
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_parts import (
-    INPUT,
-    OUTPUT,
-    check_fits,
-    check_words,
+    LanguageParts,
     default_file,
-    read_tokenizer,
-    special_ids,
+    parts_beside,
+    parts_inside,
     tokenizer_folder,
 )
 from univerb.engines.llamacpp.native import NativeModel, as_multiplied
+from univerb.engines.llamacpp.stored_encoder import StoredEncoder
 from univerb.errors import CheckpointError, ModelError
 from univerb.files import atomic_write
-from univerb.locations import DEFAULT_MODEL, cache_directory
-from univerb.model_folder import read_json_object
-from univerb.modeling.card import (
-    CARD,
-    WEIGHTS,
-    Card,
-    backbone_of,
-    check_file,
-    find_encoder,
-    read_card,
-)
+from univerb.locations import DEFAULT_MODEL, cache_directory, is_gguf
+from univerb.modeling.card import CARD, backbone_of, find_encoder
+from univerb.modeling.chat_template import Turn
 from univerb.modeling.phrase_model import PhraseModel, check_highest
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.modeling.scoring import Scoring
 from univerb.phrase import Phrase
 from univerb.threads import thread_count
-from univerb.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast as HFTokenizer
-
     from univerb.modeling.encoder import Embeddings, PhraseEncoder
 
 Floats = NDArray[numpy.float32]
 
+PLAIN_PROFILE = Profile(mode="unfold", tolerance=0.9)
+"""Of an LM without an encoder: its own logits propose phrases, and cut them."""
 _BLOCK = 4096
 """Rows that are de-quantised at once when a whole matrix is read: ten megabytes."""
 _PROBES = (1, 7, 3)
@@ -63,22 +53,27 @@ _PROBES = (1, 7, 3)
 
 
 class LlamaCppLM(PhraseModel):
-    """A causal LM in a GGUF file that can read and write phrases as single vocabulary items."""
+    """A causal LM in a GGUF file that can read and write phrases as single vocabulary items.
+
+    Without an encoder, phrases are scored by the LM's own logits, and never fed as vectors.
+    """
 
     engine = "llamacpp"
     # llama.cpp counts windows by position, so shared caches do not disturb them.
     has_window = False
 
-    def __init__(self, gguf: GgufFile, folder: Path, tokens: Path, name: str, threads: int) -> None:
+    def __init__(
+        self,
+        gguf: GgufFile,
+        parts: LanguageParts,
+        encoder: StoredEncoder | None,
+        name: str,
+        threads: int,
+    ) -> None:
         self.gguf = gguf
-        self._folder = folder
-        self._tokens = tokens
-        self._card: Card = read_card(folder)
-        rust = read_tokenizer(tokens)
-        tokenizer = Tokenizer(rust, special_ids(rust, tokens))
-        super().__init__(tokenizer, _profile(self._card.profile), name)
-        check_fits(gguf, self._card, tokenizer)
-        check_words(gguf, rust, self._card.backbone.name)
+        self._parts = parts
+        self._encoder = encoder
+        super().__init__(parts.tokenizer, encoder.profile if encoder else PLAIN_PROFILE, name)
         self.native = NativeModel(gguf.path, threads)
         self.static_size, self.width = self.native.static_size, self.native.width
         self.context_size = self.native.context_size
@@ -95,39 +90,47 @@ class LlamaCppLM(PhraseModel):
         threads: int | None = None,
         offline: bool | None = None,
     ) -> Self:
-        """Load a GGUF file and the encoder that belongs to it.
+        """Load a GGUF file, and the encoder that belongs to it.
 
-        This is `univerb.load` with the llamacpp engine, which explains the options. The encoder's
-        folder, or its backbone's, has the tokenizer.json. A file that is given is used as it is;
-        the default model's is converted once, to be read faster.
+        This is `univerb.load` with the llamacpp engine, which explains the options. If the name is
+        itself that of a GGUF file, there is no encoder, and everything else is read from the file.
+        Otherwise the encoder's folder, or its backbone's, has the tokenizer.json. A file that is
+        given is used as it is; the default model's is converted once, to be read faster.
         """
+        count = thread_count(threads)
+        if is_gguf(name) and gguf is None:
+            path = Path(name).expanduser()
+            file = _opened(path)
+            return cls(file, parts_inside(file), None, str(path.resolve()), count)
         folder, full_name = find_encoder(name)
         if folder is None:
             raise CheckpointError(
-                f"{name!r} has no {CARD}: the llamacpp engine needs an encoder. Give a folder that "
-                f"save_pretrained wrote, or {DEFAULT_MODEL!r}."
+                f"{name!r} has no {CARD}, so it is no encoder. Give a folder that save_pretrained "
+                f"wrote, or {DEFAULT_MODEL!r}; for an LM without an encoder, the GGUF file itself "
+                "as the model."
             )
-        backbone = backbone_of(folder)
+        encoder, backbone = StoredEncoder(folder), backbone_of(folder)
         tokens = tokenizer_folder(folder, backbone, offline)
         if gguf is None:
             file = as_q8_0(default_file(backbone, name))
         else:
-            file = GgufFile(Path(gguf).expanduser())
-        return cls(file, folder, tokens, full_name, thread_count(threads))
+            file = _opened(Path(gguf).expanduser())
+        return cls(file, parts_beside(file, encoder.card, tokens), encoder, full_name, count)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config or the file says."""
-        ids: object = self.gguf.number("tokenizer.ggml.eos_token_id")
-        for name in ("config.json", "generation_config.json"):
-            ids = (read_json_object(self._tokens / name) or {}).get("eos_token_id", ids)
-        listed = ids if isinstance(ids, list) else [ids]
-        return frozenset(i for i in listed if isinstance(i, int) and 0 <= i < self.static_size)
+        return frozenset(i for i in self._parts.end_ids if 0 <= i < self.static_size)
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether phrases can have vectors."""
+        return self._encoder is not None
 
     @property
     def encoder_config(self) -> EncoderConfig:
-        """The settings of the phrase encoder."""
-        return self._card.encoder
+        """The settings of the phrase encoder; the defaults where there is none."""
+        return self._encoder.card.encoder if self._encoder else EncoderConfig()
 
     @property
     def output_name(self) -> str:
@@ -148,48 +151,47 @@ class LlamaCppLM(PhraseModel):
 
     def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
-        return self._bias
+        return self._encoder.bias if self._encoder else 0.0
 
     @cached_property
     def scoring(self) -> Scoring:
         """How phrases are scored against the LM's states."""
-        prefix = "conditional."
-        tensors = dict(self._encoder_tensors())
-        return Scoring(
-            {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        )
-
-    @cached_property
-    def _bias(self) -> float:
-        return float(dict(self._encoder_tensors()).get("heads.bias", numpy.zeros(())))
+        return self._encoder.scoring if self._encoder else Scoring({})
 
     def fingerprint(self) -> str:
         """Return the hash that `DynamicLM.fingerprint` gives for the same encoder and LM.
 
-        Reading both matrices takes a second, so the hash is stored in the user's cache.
+        Reading both matrices takes a second, so the hash is stored in the user's cache. Without an
+        encoder it is a hash of the file and its tokenizer.
         """
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        key = self.gguf.cache_key(self._card.encoder.model_dump(), self._card.sha256)
-        path = cache_directory() / "fingerprints" / key
+        if self._encoder is None:
+            return self.gguf.cache_key("no encoder", self.tokenizer.fingerprint())
+        card = self._encoder.card
+        path = (
+            cache_directory()
+            / "fingerprints"
+            / self.gguf.cache_key(card.encoder.model_dump(), card.sha256)
+        )
         try:
             cached = path.read_text(encoding="ascii")
         except (OSError, ValueError):
             cached = ""
         if re.fullmatch("[0-9a-f]{32}", cached):
             return cached
-        fingerprint = self._computed_fingerprint()
+        fingerprint = self._computed_fingerprint(self._encoder)
         with suppress(OSError):  # a cache that cannot be written is no error
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, fingerprint)
         return fingerprint
 
-    def _computed_fingerprint(self) -> str:
+    def _computed_fingerprint(self, encoder: StoredEncoder) -> str:
         # The very bytes that DynamicLM hashes; a test holds the two together.
-        content = hashlib.sha256(self._card.encoder.identity().encode())
-        for name, tensor in self._encoder_tensors():
+        content = hashlib.sha256(encoder.card.encoder.identity().encode())
+        for name, tensor in encoder.tensors():
             content.update(f"{name} {tensor.shape} torch.{tensor.dtype}".encode())
             content.update(tensor.tobytes())
         for name, matrix in (("input", INPUT), ("output", self.output_name)):
@@ -199,33 +201,16 @@ class LlamaCppLM(PhraseModel):
                 content.update(self.gguf.rows(matrix, slice(begin, begin + _BLOCK)).tobytes())
         return content.hexdigest()[:32]
 
-    def _encoder_tensors(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield the encoder's weights by name, half precision widened as torch does."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        check_file(self._folder / WEIGHTS, self._card.sha256.get(WEIGHTS, "none"))
-        try:
-            tensors = load_file(self._folder / WEIGHTS)
-        except (SafetensorError, OSError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{WEIGHTS} in {str(self._folder)!r} cannot be read: {str(error)[:120]}. Save the "
-                "encoder in single or half precision."
-            ) from error
-        for name, tensor in sorted(tensors.items()):
-            is_real = numpy.issubdtype(tensor.dtype, numpy.floating)
-            if is_real and not numpy.isfinite(tensor).all():
-                raise CheckpointError(
-                    f"{str(self._folder / WEIGHTS)!r} holds numbers that are not finite (NaN or "
-                    f"infinite), in {name}. Get a fresh copy."
-                )
-            yield name, tensor.astype(numpy.float32) if is_real else tensor
-
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere.
 
         The first call imports torch, loads the encoder with its backbone, and keeps the encoder.
         """
+        if self._encoder is None:
+            raise CheckpointError(
+                f"{self.name!r} has no phrase encoder, so phrases have no vectors. Use mode "
+                "'unfold' or 'verify', or train an encoder for the model with: univerb train"
+            )
         import torch
 
         with self._lock:
@@ -249,30 +234,23 @@ class LlamaCppLM(PhraseModel):
         ]
         return encoder, Embeddings(layers[0], layers[-1])
 
-    @cached_property
-    def hf_tokenizer(self) -> "HFTokenizer":
-        """The tokenizer as transformers has it, for its chat template."""
-        from transformers import AutoTokenizer
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the LM was made for messages."""
+        return self._parts.template is not None
 
-        tokenizer: HFTokenizer = AutoTokenizer.from_pretrained(
-            str(self._tokens), local_files_only=True, trust_remote_code=False
-        )
-        return tokenizer
+    def render_chat(self, turns: Sequence[Turn]) -> list[int]:
+        """Return messages in the LM's chat template, as ids ready to be continued."""
+        assert self._parts.template is not None
+        return self.tokenizer.encode_marked(self._parts.template.render(turns))
 
     def _check_usable(self) -> None:
-        """Refuse a model that changes embeddings or logits, by comparing its logits with ours."""
-        context = self.native.acquire(len(_PROBES), 1)
-        context.give_states(True)
-        results = []
-        positions, owners = range(len(_PROBES)), [0] * len(_PROBES)
-        for rows in (list(_PROBES), self.input_rows(_PROBES)):
-            context.clear()
-            if context.read(rows, positions, owners, True):
-                raise ModelError(f"llama.cpp cannot compute {str(self.gguf.path)!r}.")
-            results.append((context.states([2]), context.logits([2])))
-        self.native.release(context)
-        (states, logits), (_, by_vector) = results
+        """Refuse a model whose numbers are not finite, or on another scale than phrases'."""
+        states, logits = self._probe(list(_PROBES))
         check_highest(float(logits.max()), str(self.gguf.path))
+        if self._encoder is None:
+            return  # no vectors: nobody compares them with what llama.cpp computes
+        _, by_vector = self._probe(self.input_rows(_PROBES))
         best = numpy.argsort(logits[0])[-8:]
         ours = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T
         # Rounding explains as much; soft-capping or scaling makes far more.
@@ -285,13 +263,20 @@ class LlamaCppLM(PhraseModel):
                 "Use a backbone without it."
             )
 
+    def _probe(self, rows: list[int] | Floats) -> tuple[Floats, Floats]:
+        """Return the state and the logits of the last of a few rows."""
+        context = self.native.acquire(len(rows), 1)
+        context.give_states(True)
+        if context.read(rows, range(len(rows)), [0] * len(rows), True):
+            raise ModelError(f"llama.cpp cannot compute {str(self.gguf.path)!r}.")
+        last = [len(rows) - 1]
+        result = context.states(last), context.logits(last)
+        self.native.release(context)
+        return result
 
-def _profile(profile: Profile) -> Profile:
-    """Return the profile for llama.cpp: every row costs a step, so only single vectors save time.
 
-    A row takes one position, whatever it stands for.
-    """
-    changes: dict[str, object] = {"mode": "atomic", "positions": "unit"}
-    if profile.mode != "atomic":
-        changes |= {"phrase_bias": 0.0, "eagerness": 0.0}
-    return profile.model_copy(update=changes)
+def _opened(path: Path) -> GgufFile:
+    """Open a file of the user's."""
+    file = GgufFile(path)
+    check_language_model(file)
+    return file

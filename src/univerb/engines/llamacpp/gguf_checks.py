@@ -1,0 +1,83 @@
+"""Whether a GGUF file is a causal LM that llama.cpp can load: where it would end the process."""
+
+import math
+from collections.abc import Iterator
+
+from univerb.engines.llamacpp.gguf_file import GgufFile
+from univerb.errors import ModelError
+
+INPUT, OUTPUT = "token_embd.weight", "output.weight"
+"""The two embedding matrices; where they are tied, the file has only the first."""
+_OTHER_KINDS = ("clip", "mmproj", "imatrix")
+"""Architectures of files that are no LM."""
+_RANGES = {
+    "block_count": (1, 512),
+    "embedding_length": (1, 1 << 20),
+    "context_length": (1, 1 << 28),
+    "feed_forward_length": (0, 1 << 24),
+    "attention.head_count": (0, 1 << 12),
+    "attention.head_count_kv": (0, 1 << 12),
+    "attention.key_length": (1, 1 << 16),
+    "attention.value_length": (1, 1 << 16),
+    "attention.layer_norm_rms_epsilon": (0, 1),
+    "attention.layer_norm_epsilon": (0, 1),
+    "expert_count": (0, 1 << 12),
+}
+"""Numbers that llama.cpp takes as they are, and what it can bear."""
+
+
+def check_language_model(gguf: GgufFile) -> None:
+    """Refuse what is no whole causal LM, before llama.cpp opens it."""
+    path, kind = str(gguf.path), gguf.text("general.type") or "model"
+    architecture = gguf.text("general.architecture")
+    if (count := gguf.number("split.count") or 1) > 1:
+        raise ModelError(
+            f"{path!r} is one of {count} parts. Merge them into one file, with llama.cpp's "
+            "llama-gguf-split --merge, and give that."
+        )
+    if kind != "model" or architecture in _OTHER_KINDS:
+        raise ModelError(
+            f"{path!r} is of the type {kind[:80]!r}, architecture {architecture[:80]!r}: no "
+            "language model. Give the file of the LM itself."
+        )
+    if INPUT not in gguf.matrices:
+        raise ModelError(
+            f"{path!r} has no token embeddings. Give the whole model in one GGUF file."
+        )
+    words = gguf.strings("tokenizer.ggml.tokens")
+    if twice := len(words) - len(set(words)):
+        raise ModelError(f"{path!r} has {twice} of its tokens twice. Get a fresh copy.")
+    for name, problem in _problems(gguf, f"{architecture}."):
+        raise ModelError(f"{path!r} has {name[:80]} {problem}. Get a fresh copy.")
+
+
+def _problems(gguf: GgufFile, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of an architecture that cannot be, and what is wrong with them."""
+    for name, value in gguf.settings.items():
+        if name.startswith(prefix) and isinstance(value, float) and not math.isfinite(value):
+            yield name, f"= {value}, which is no number"
+    for name, (low, high) in _RANGES.items():
+        for value in _numbers(gguf, prefix + name):
+            if not low <= value <= high:
+                yield name, f"= {str(value)[:20]}; {low} to {high} is allowed"
+    size = _head_size(gguf, prefix)
+    for value in _numbers(gguf, f"{prefix}rope.dimension_count"):
+        if value % 2 or not 2 <= value <= size:
+            yield "rope.dimension_count", f"= {value}; an even number of 2 to {size} is allowed"
+
+
+def _head_size(gguf: GgufFile, prefix: str) -> int:
+    """Return the size of an attention head, of the largest if layers differ."""
+    if sizes := _numbers(gguf, f"{prefix}attention.key_length"):
+        return int(max(sizes))
+    heads = [count for count in _numbers(gguf, f"{prefix}attention.head_count") if count > 0]
+    return int((gguf.number(f"{prefix}embedding_length") or 0) // min(heads, default=1))
+
+
+def _numbers(gguf: GgufFile, name: str) -> list[float]:
+    """Return a number of the settings, or one for each layer, as a list."""
+    value = gguf.settings.get(name)
+    if isinstance(value, int | float):
+        return [value]
+    numbers: list[float] = gguf.numbers(name).tolist()
+    return numbers
