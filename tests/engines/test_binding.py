@@ -1,6 +1,7 @@
 """llama.cpp is used only where its functions and structures are what is declared."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -96,6 +97,17 @@ def test_without_a_package_the_right_one_is_named(monkeypatch, platform, extra):
     with pytest.raises(MissingExtra) as caught:
         binding._prebuilt()
     assert caught.value.extra == extra
+
+
+def test_threads_spin_briefly_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    with binding._brief_spinning():
+        assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with binding._brief_spinning():
+        assert "GOMP_SPINCOUNT" not in os.environ
 
 
 @needs_wheel

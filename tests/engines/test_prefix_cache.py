@@ -6,14 +6,14 @@ import torch
 
 from conftest import stir
 from univerb.decoding.loop import generate
-from univerb.engines.torch import prefix_cache
+from univerb.engines import prefixes
 from univerb.engines.torch import session as torch_engine
 from univerb.engines.torch.session import TorchSession
 
 
 @pytest.fixture
 def lm(tiny, monkeypatch):
-    monkeypatch.setattr(prefix_cache, "MIN_TOKENS", 8)
+    monkeypatch.setattr(prefixes, "MIN_TOKENS", 8)
     return stir(tiny)
 
 
@@ -74,8 +74,8 @@ def test_short_beginnings_and_changed_weights_are_read_anew(lm):
 
 def test_memory_is_bounded(lm, monkeypatch):
     read(lm, [49, *BASE], prefix_cache=True)
-    memory = torch_engine._prefix_caches[lm]["float32"]
-    monkeypatch.setattr(prefix_cache, "MAX_BYTES", 2 * memory._entries[0].nbytes)
+    (memory,) = torch_engine._prefix_caches[lm]["float32"]._stores.values()
+    monkeypatch.setattr(prefixes, "MAX_BYTES", 2 * memory._entries[0].nbytes)
     for start in range(5):
         read(lm, [50 + start, *BASE], prefix_cache=True)
     assert [entry.ids[0] for entry in memory._entries] == [53, 54]
@@ -111,6 +111,6 @@ def test_what_was_read_in_half_precision_is_not_for_single(lm):
 
 
 def test_a_prompt_that_is_too_large_is_not_kept(lm, monkeypatch):
-    monkeypatch.setattr(prefix_cache, "MAX_BYTES", 1)
+    monkeypatch.setattr(prefixes, "MAX_BYTES", 1)
     read(lm, BASE, prefix_cache=True)
     assert read(lm, BASE, prefix_cache=True)[1] == len(BASE)

@@ -9,8 +9,11 @@ checked before anything is computed.
 import ctypes
 import functools
 import importlib.util
+import os
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, c_bool, c_float, c_int, c_int8, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
@@ -201,15 +204,35 @@ def library() -> Any:  # noqa: ANN401
         MissingExtra: If no package has it.
         ModelError: If it cannot be used on this machine.
     """
-    try:
-        from llama_cpp import llama_cpp as native
-    except ImportError:
-        native = _prebuilt()
+    with _brief_spinning():
+        try:
+            from llama_cpp import llama_cpp as native
+        except ImportError:
+            native = _prebuilt()
     callback = native.llama_log_callback(_log_error)
     _callbacks.append(callback)
     native.llama_log_set(callback, None)
     native.llama_backend_init()
     return native
+
+
+@contextmanager
+def _brief_spinning() -> Iterator[None]:
+    """Let the OpenMP runtime that is loaded meanwhile wait by spinning for a moment only.
+
+    By default its threads spin for milliseconds where they meet, hundreds of times a pass. On a
+    machine that has other work as well, a pass then takes up to thirty times as long; on an idle
+    one it takes the same time. What the user has set stays.
+    """
+    name = "GOMP_SPINCOUNT"
+    if {name, "OMP_WAIT_POLICY"} & {*os.environ}:
+        yield
+        return
+    os.environ[name] = "1000"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _log_error(level: int, line: bytes, _: object) -> None:

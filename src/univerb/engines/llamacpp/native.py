@@ -14,9 +14,11 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.engines.llamacpp.binding import last_error, library
+from univerb.engines.prefixes import PrefixStore
 from univerb.errors import ModelError
 
 Floats = NDArray[numpy.float32]
+Bytes = NDArray[numpy.uint8]
 
 PASS_ROWS = 256
 """Maximum number of rows of one pass."""
@@ -69,6 +71,8 @@ class NativeModel:
                 f"{str(path)!r} is not a causal Transformer with a KV cache, which phrases need. "
                 "Use a decoder-only Transformer."
             )
+        self.prefixes: PrefixStore[tuple[int, Bytes]] = PrefixStore()
+        """Of each of the last prompts, its number of rows and their part of the KV cache."""
         self._idle: list[Context] = []
         self._lock = threading.Lock()
 
@@ -230,13 +234,18 @@ class Context:
         """Copy a sequence to another one."""
         self._native.llama_memory_seq_cp(self._memory, sequence, twin, -1, -1)
 
-    def copy_to(self, other: "Context", sequence: int, twin: int) -> None:
-        """Copy a sequence into another context."""
-        native = self._native
-        size = native.llama_state_seq_get_size(self._handle, sequence)
-        content = (ctypes.c_uint8 * size)()
-        native.llama_state_seq_get_data(self._handle, content, size, sequence)
-        if not native.llama_state_seq_set_data(other._handle, content, size, twin):
+    def saved(self, sequence: int) -> Bytes:
+        """Return a copy of a sequence's part of the KV cache."""
+        size = self._native.llama_state_seq_get_size(self._handle, sequence)
+        content = numpy.empty(size, numpy.uint8)
+        begin = content.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        self._native.llama_state_seq_get_data(self._handle, begin, size, sequence)
+        return content
+
+    def restore(self, sequence: int, content: Bytes) -> None:
+        """Fill an empty sequence with what any context over this model has `saved`."""
+        begin = content.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not self._native.llama_state_seq_set_data(self._handle, begin, len(content), sequence):
             raise ModelError(f"llama.cpp cannot copy a sequence: {last_error()}.")
 
 

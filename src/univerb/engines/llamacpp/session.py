@@ -20,9 +20,10 @@ from univerb.config import GenerationConfig
 from univerb.engines.base import Floats, Output, PhraseRow, Row
 from univerb.engines.llamacpp.binding import last_error
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.engines.llamacpp.native import PASS_ROWS, Context
+from univerb.engines.llamacpp.native import PASS_ROWS, Bytes, Context
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
+from univerb.engines.prefixes import MIN_TOKENS
 from univerb.engines.row_costs import RowCosts
 from univerb.engines.row_timing import row_costs
 from univerb.errors import ModelError, OptionError, UniverbError
@@ -55,7 +56,7 @@ class LlamaCppEngine:
         """Begin a batch of sequences.
 
         Args:
-            config: Its positions must be "unit"; `prefix_cache` has no effect.
+            config: Its positions must be "unit".
             has_phrases: Whether there are phrases.
             needs_states: Whether somebody looks at states, now or later.
 
@@ -70,7 +71,8 @@ class LlamaCppEngine:
                 f"positions is {config.positions!r}; in llama.cpp a row takes one place. Use "
                 "'unit', or the torch engine."
             )
-        return LlamaCppSession(self._lm, needs_states)
+        keeps = has_phrases and config.prefix_cache
+        return LlamaCppSession(self._lm, needs_states, prefix_cache=keeps)
 
     def sampler(self, config: GenerationConfig) -> NumpySampler:
         """Make a sampler for one sequence."""
@@ -84,9 +86,10 @@ class LlamaCppEngine:
 class LlamaCppSession:
     """A batch of sequences over one KV cache, which grows as they do."""
 
-    def __init__(self, lm: LlamaCppLM, has_phrases: bool) -> None:
+    def __init__(self, lm: LlamaCppLM, has_phrases: bool, *, prefix_cache: bool = False) -> None:
         self._lm = lm
         self._has_phrases = has_phrases
+        self._prefixes = lm.native.prefixes if prefix_cache else None
         self._context: Context | None = None
         self._lease: Callable[[], object] = bool
         """Gives the context back."""
@@ -117,17 +120,46 @@ class LlamaCppSession:
             self._context.clear()
         self._owners = list(range(len(prompts)))
         self._lengths = [0] * len(prompts)
-        context = self._with_room(sum(map(len, prompts)), len(prompts))
+        context = self._begin(prompts)
         context.give_states(False)
-        tokens = [token for prompt in prompts for token in prompt[:-1]]
-        counts = [len(prompt) - 1 for prompt in prompts]
+        counts = [len(p) - 1 - read for p, read in zip(prompts, self._lengths, strict=True)]
         positions, owners = self._places(counts)
+        each = zip(prompts, self._lengths, strict=True)
+        tokens = [token for prompt, read in each for token in prompt[read:-1]]
         with self._all_or_nothing(context):
             for begin in range(0, len(tokens), _PROMPT_ROWS):
                 part = slice(begin, begin + _PROMPT_ROWS)
                 self._read(context, tokens[part], positions[part], owners[part], False)
-            self._lengths = counts
-        return self.step([prompt[-1:] for prompt in prompts])
+            self._lengths = [len(prompt) - 1 for prompt in prompts]
+        outputs = self.step([prompt[-1:] for prompt in prompts])
+        self._keep(prompts, counts)
+        return outputs
+
+    def _begin(self, prompts: Sequence[Sequence[int]]) -> Context:
+        """Return a context with what is kept of the prompts' beginnings."""
+        nothing: tuple[int, Bytes | None] = (0, None)
+        shared, kept = [0] * len(prompts), [nothing] * len(prompts)
+        if self._prefixes:
+            found = [self._prefixes.find(prompt) for prompt in prompts]
+            shared, kept = [count for count, _ in found], [entry or nothing for _, entry in found]
+        # An entry is restored as a whole, then cut.
+        room = sum(max(len(p), rows) for p, (rows, _) in zip(prompts, kept, strict=True))
+        context = self._with_room(room, len(prompts))
+        for owner, (count, (rows, content)) in enumerate(zip(shared, kept, strict=True)):
+            if content is not None:
+                context.restore(owner, content)
+                if rows > count:
+                    context.forget(owner, count)
+        self._lengths = shared
+        return context
+
+    def _keep(self, prompts: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+        """Keep the prompts of which something was new, for those that begin alike."""
+        assert self._context is not None
+        for owner, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
+            if self._prefixes and count and len(prompt) > MIN_TOKENS:
+                content = self._context.saved(owner)
+                self._prefixes.add(prompt, (len(prompt), content), content.nbytes)
 
     def step(self, rows: Sequence[Sequence[Row]]) -> list[Output]:
         """Read further rows of every sequence, in one pass unless they are hundreds.
@@ -197,7 +229,7 @@ class LlamaCppSession:
         if old:
             for twin, owner in enumerate(self._owners):
                 if self._lengths[twin]:
-                    old.copy_to(context, owner, twin)
+                    context.restore(twin, old.saved(owner))
             self._lease()
         self._owners = list(range(len(self._owners)))
         self._context, self._lease = context, lease

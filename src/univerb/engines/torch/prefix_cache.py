@@ -1,67 +1,46 @@
 """The KV cache of the last prompts: a request that begins alike does not read it again."""
 
 from collections.abc import Sequence
-from os.path import commonprefix
-from threading import Lock
-from typing import NamedTuple
 
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from univerb.engines.prefixes import PrefixStore
 from univerb.modeling.parameters import parameter_version
 
-MIN_TOKENS = 64
-"""Shorter prefixes are read again: it takes no time, and the bits stay those of one pass."""
-MAX_BYTES = 512 << 20
-"""Of all entries together."""
-
-
-class _Entry(NamedTuple):
-    version: int
-    ids: tuple[int, ...]
-    layers: list[tuple[Tensor, Tensor]]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(side.nbytes for pair in self.layers for side in pair)
+_Layers = list[tuple[Tensor, Tensor]]
+"""Keys and values."""
 
 
 class PrefixCache:
-    """Prompts that were read, newest last.
+    """Prompts that were read with the weights as they are.
 
     A cache grows by new tensors, never in place, so keeping one costs nothing but its memory.
     """
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
-        self._lock = Lock()
+        self._stores: dict[int, PrefixStore[_Layers]] = {}
 
     def find(self, model: PreTrainedModel, prompt: Sequence[int]) -> tuple[int, DynamicCache]:
         """Return the number of prompt tokens that are cached, and their KV cache.
 
         The last token never is: its output is what the caller wants.
         """
-        with self._lock:
-            now = parameter_version(model.parameters())
-            self._entries = [entry for entry in self._entries if entry.version == now]
-            wanted = tuple(prompt[:-1])
-            shared = [(len(commonprefix([entry.ids, wanted])), entry) for entry in self._entries]
-        count, entry = max(shared, key=lambda pair: pair[0], default=(0, None))
-        if entry is None or count < MIN_TOKENS:
+        count, layers = self._store(model).find(prompt)
+        if layers is None:
             return 0, DynamicCache()
-        return count, DynamicCache([(k[:, :, :count], v[:, :, :count]) for k, v in entry.layers])
+        return count, DynamicCache([(k[:, :, :count], v[:, :, :count]) for k, v in layers])
 
     def add(self, model: PreTrainedModel, prompt: Sequence[int], cache: Cache) -> None:
-        """Add the KV cache of a prompt that was just read, and drop the oldest entries."""
-        if len(prompt) <= MIN_TOKENS or any(not hasattr(layer, "keys") for layer in cache.layers):
-            return
-        layers = [(layer.keys, layer.values) for layer in cache.layers]
-        new = _Entry(parameter_version(model.parameters()), tuple(prompt), layers)
-        if new.nbytes > MAX_BYTES:
-            return
-        with self._lock:
-            # What a longer prompt begins with is found there.
-            others = [e for e in self._entries if commonprefix([e.ids, new.ids]) != e.ids]
-            self._entries = [*others, new]
-            while sum(entry.nbytes for entry in self._entries) > MAX_BYTES:
-                self._entries.pop(0)
+        """Add the KV cache of a prompt that was just read."""
+        if all(hasattr(layer, "keys") for layer in cache.layers):
+            layers = [(layer.keys, layer.values) for layer in cache.layers]
+            size = sum(side.nbytes for pair in layers for side in pair)
+            self._store(model).add(prompt, layers, size)
+
+    def _store(self, model: PreTrainedModel) -> PrefixStore[_Layers]:
+        """Return the entries of the weights as they are now; those of others are dropped."""
+        version = parameter_version(model.parameters())
+        if version not in self._stores:
+            self._stores = {version: PrefixStore()}
+        return self._stores[version]
