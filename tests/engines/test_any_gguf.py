@@ -242,6 +242,12 @@ BAD_FILES = {
     "type 'mmproj', architecture 'llama': no language model": {
         "change": with_text("general.type", "mmproj")
     },
+    "is a model for embeddings": {
+        "change": lambda writer: writer.add_uint32("llama.pooling_type", 1)
+    },
+    "it makes a vector of a text": {
+        "change": lambda writer: writer.add_bool("llama.attention.causal", False)
+    },
     "type 'adapter'": {"change": with_text("general.type", "adapter")},
     "rope.freq_base = nan": {"change": lambda writer: writer.add_rope_freq_base(math.nan)},
 }
