@@ -27,7 +27,7 @@ Numbers = NDArray[Any]
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 """GGUF's types of tokens that are not plain text."""
 _PREFIX = "tokenizer.ggml."
-_ROLES = ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask")
+_ROLES = ("bos", "eos", "eot", "eom", "unknown", "padding", "mask")
 _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 """Roles of tokens that end a text."""
 _END_TEXTS = frozenset(
@@ -212,9 +212,10 @@ def _stored_merges(
     path = cache_directory() / "merges" / f"{gguf.cache_key()}.npy"
     try:
         pairs = numpy.load(path, allow_pickle=False)
-        if pairs.dtype == numpy.int32 and pairs.min() >= 0 and pairs.max() < len(words):
+        is_whole = pairs.dtype == numpy.int32 and pairs.shape[1:] == (2,) and pairs.size
+        if is_whole and pairs.min() >= 0 and pairs.max() < len(words):
             return list(map(tuple, pairs.tolist()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass  # not there, or damaged
     merges = _scored_merges(words, types, scores)
     with suppress(OSError):  # a cache that cannot be written is no error
