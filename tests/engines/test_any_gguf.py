@@ -9,12 +9,14 @@ import numpy
 import pytest
 
 import univerb
-from conftest import TEXT
-from tiny_gguf import load_random, needs_llamacpp, write_random
+from conftest import TEXT, make_llama
+from tiny_gguf import load_random, needs_llamacpp, write_gguf, write_random
 from tiny_vocabularies import byte_level_bpe, character_bpe, sentence_piece
+from univerb.corpus import open_corpus
+from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch, generate, stream
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.errors import CheckpointError, ModelError, OptionError, PromptError
+from univerb.errors import CheckpointError, CorpusError, ModelError, OptionError, PromptError
 from univerb.locations import default_gguf
 from univerb.phrase import Document
 
@@ -118,6 +120,21 @@ def test_a_file_without_a_template_says_so(tmp_path):
     assert not lm.has_chat_template
     with pytest.raises(PromptError, match="has no chat template"):
         lm.chat_prompt("Hello")
+
+
+def test_a_corpus_is_used_without_its_vectors(tmp_path, tiny_encoder):
+    """Its phrases are, as long as its tokenizer is the LM's."""
+    reference = univerb.load(str(tiny_encoder), engine="torch")
+    build_corpus(tmp_path / "lease.uv", [Document(TEXT, "lease.txt")], reference)
+    lm = univerb.load(str(write_gguf(tmp_path / "tiny.gguf", make_llama())), threads=1)
+    corpus = open_corpus(tmp_path / "lease.uv")
+    assert corpus.has_vectors
+    lm.attach(corpus)
+    assert len(corpus.vocabulary(lm, "the tenant and the rent")) > 10
+    other = load_random(tmp_path / "other.gguf")
+    with pytest.raises(CorpusError, match="another tokenizer"):
+        corpus.vocabulary(other, "the tenant and the rent")
+    corpus.close()
 
 
 def test_load_chooses_the_engine_by_the_file(tmp_path):
