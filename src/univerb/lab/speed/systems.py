@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HF, LLAMA = "hf", "llama.cpp"
 SINGLE, HALF = "float32", "float16"
 PLAIN_HALF = f"univerb-torch-plain-{HALF}"
-NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "draft_bias": -1000.0}
+NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "drafts": False}
 """Phrases are scored, and neither chosen nor drafted: every step writes one token."""
 _CONTROL = "of the"
 """A phrase for kernels that need one. It is banned: else it would vote on the next token."""
