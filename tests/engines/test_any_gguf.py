@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 import univerb
-from conftest import TEXT, make_llama
+from conftest import TEXT, make_llama, saved_encoder
 from tiny_gguf import load_random, needs_llamacpp, write_gguf, write_random
 from tiny_vocabularies import byte_level_bpe, character_bpe, sentence_piece
 from univerb.corpus import open_corpus
@@ -110,6 +110,17 @@ def test_phrases_of_documents_need_no_vectors(lm):
         lm.run_encoder(vocabulary.snapshot().phrases)
 
 
+def test_verify_writes_the_plain_text(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "lease.txt")])
+    for prompt in ("The tenant shall", "The landlord", "rent on the first day of each", "2013"):
+        options = {"max_tokens": 24, "ignore_eos": True}
+        plain = generate(lm, prompt, **options)
+        checked = generate(lm, prompt, vocabulary, mode="verify", **options)
+        assert checked.text == plain.text
+        assert generate(lm, prompt, vocabulary, tolerance=0.0, **options).text == plain.text
+        assert generate(lm, prompt, vocabulary, **options).text
+
+
 def test_atomic_says_that_it_needs_an_encoder(lm):
     with pytest.raises(OptionError, match=r"'atomic'.*none\. Use 'unfold' or 'verify'"):
         generate(lm, "The tenant", mode="atomic")
@@ -122,9 +133,9 @@ def test_a_file_without_a_template_says_so(tmp_path):
         lm.chat_prompt("Hello")
 
 
-def test_a_corpus_is_used_without_its_vectors(tmp_path, tiny_encoder):
+def test_a_corpus_is_used_without_its_vectors(tmp_path):
     """Its phrases are, as long as its tokenizer is the LM's."""
-    reference = univerb.load(str(tiny_encoder), engine="torch")
+    reference = univerb.load(str(saved_encoder(tmp_path)), engine="torch")
     build_corpus(tmp_path / "lease.uv", [Document(TEXT, "lease.txt")], reference)
     lm = univerb.load(str(write_gguf(tmp_path / "tiny.gguf", make_llama())), threads=1)
     corpus = open_corpus(tmp_path / "lease.uv")
