@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from univerb.modeling.dynamic import DynamicLM
 
 ENGINES = ("torch", "llamacpp")
+_FOR_TORCH = (
+    "backbone, adapter, device and dtype are for the torch engine; llama.cpp computes with the "
+    "GGUF file as it is, on the CPU. Leave them out."
+)
 
 
 class LoadOptions(TypedDict, total=False):
@@ -83,17 +87,12 @@ def load(
     count = None if threads is None else thread_count(threads)
     if engine == "llamacpp":
         if backbone or adapter or device != "cpu" or dtype != "float32":
-            raise OptionError(
-                "backbone, adapter, device and dtype are for the torch engine; llama.cpp computes "
-                "with the GGUF file as it is, on the CPU. Leave them out."
-            )
+            raise OptionError(_FOR_TORCH)
         from univerb.engines.llamacpp.lm import LlamaCppLM
 
         return LlamaCppLM.from_pretrained(
             name, gguf=gguf, encoder=encoder, threads=count, offline=offline
         )
-    if gguf is not None:
-        raise OptionError(f"gguf is {gguf!r}, which torch does not read. Add engine='llamacpp'.")
     locate(name if backbone is None else backbone, offline)
     import torch
 
@@ -124,4 +123,6 @@ def _engine_for(name: str, engine: str | None, gguf: str | None) -> str:
             f"{'the engine' if engine == 'torch' else 'gguf'}, or give an encoder's folder as the "
             "model."
         )
+    if gguf is not None and engine == "torch":
+        raise OptionError(f"gguf is {gguf!r}, which torch does not read. Add engine='llamacpp'.")
     return engine

@@ -9,12 +9,14 @@ import numpy
 import pytest
 
 import univerb
-from conftest import TEXT
-from tiny_gguf import load_random, needs_llamacpp, write_random
+from conftest import TEXT, make_llama, saved_encoder
+from tiny_gguf import load_random, needs_llamacpp, write_gguf, write_random
 from tiny_vocabularies import byte_level_bpe, character_bpe, sentence_piece
+from univerb.corpus import open_corpus
+from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch, generate, stream
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.errors import CheckpointError, ModelError, OptionError, PromptError
+from univerb.errors import CheckpointError, CorpusError, ModelError, OptionError, PromptError
 from univerb.locations import default_gguf
 from univerb.phrase import Document
 
@@ -108,6 +110,17 @@ def test_phrases_of_documents_need_no_vectors(lm):
         lm.run_encoder(vocabulary.snapshot().phrases)
 
 
+def test_verify_writes_the_plain_text(lm):
+    vocabulary = lm.vocabulary([Document(TEXT, "lease.txt")])
+    for prompt in ("The tenant shall", "The landlord", "rent on the first day of each", "2013"):
+        options = {"max_tokens": 24, "ignore_eos": True}
+        plain = generate(lm, prompt, **options)
+        checked = generate(lm, prompt, vocabulary, mode="verify", **options)
+        assert checked.text == plain.text
+        assert generate(lm, prompt, vocabulary, tolerance=0.0, **options).text == plain.text
+        assert generate(lm, prompt, vocabulary, **options).text
+
+
 def test_atomic_says_that_it_needs_an_encoder(lm):
     with pytest.raises(OptionError, match=r"'atomic'.*none\. Use 'unfold' or 'verify'"):
         generate(lm, "The tenant", mode="atomic")
@@ -118,6 +131,22 @@ def test_a_file_without_a_template_says_so(tmp_path):
     assert not lm.has_chat_template
     with pytest.raises(PromptError, match="has no chat template"):
         lm.chat_prompt("Hello")
+
+
+def test_a_corpus_is_used_without_its_vectors(tmp_path):
+    """Its phrases are, as long as its tokenizer is the LM's."""
+    reference = univerb.load(str(saved_encoder(tmp_path)), engine="torch")
+    build_corpus(tmp_path / "lease.uv", [Document(TEXT, "lease.txt")], reference)
+    lm = univerb.load(str(write_gguf(tmp_path / "tiny.gguf", make_llama())), threads=1)
+    corpus = open_corpus(tmp_path / "lease.uv")
+    assert corpus.has_vectors
+    lm.attach(corpus)
+    expected = len(corpus.vocabulary(reference, "the tenant and the rent"))
+    assert len(corpus.vocabulary(lm, "the tenant and the rent")) == expected > 0
+    other = load_random(tmp_path / "other.gguf")
+    with pytest.raises(CorpusError, match="another tokenizer"):
+        corpus.vocabulary(other, "the tenant and the rent")
+    corpus.close()
 
 
 def test_load_chooses_the_engine_by_the_file(tmp_path):
@@ -241,6 +270,12 @@ BAD_FILES = {
     "is one of 3 parts": {"change": lambda writer: writer.add_uint16("split.count", 3)},
     "type 'mmproj', architecture 'llama': no language model": {
         "change": with_text("general.type", "mmproj")
+    },
+    "is a model for embeddings": {
+        "change": lambda writer: writer.add_uint32("llama.pooling_type", 1)
+    },
+    "it makes a vector of a text": {
+        "change": lambda writer: writer.add_bool("llama.attention.causal", False)
     },
     "type 'adapter'": {"change": with_text("general.type", "adapter")},
     "rope.freq_base = nan": {"change": lambda writer: writer.add_rope_freq_base(math.nan)},

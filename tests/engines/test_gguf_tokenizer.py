@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tiny_gguf import needs_llamacpp, write_random
 from tiny_vocabularies import MIXED, byte_level_bpe, character_bpe, sentence_piece
+from univerb.engines.llamacpp import gguf_tokenizer
 from univerb.engines.llamacpp.binding import library
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.gguf_tokenizer import GgufTokenizer
@@ -179,6 +180,21 @@ def test_ends_are_those_that_llama_cpp_knows(both):
     roles = {"eot_token_id": 5, "eom_token_id": 6, "eos_token_id": 7}
     for ours, reference in (both("bpe", **roles), both("spm", eot_token_id=300)):
         assert ours.end_ids == reference.end_ids()
+
+
+def test_the_merges_of_a_large_vocabulary_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
+    path = write_random(tmp_path / "spm.gguf", "llama", sentence_piece(), is_tied=True)
+    first = GgufTokenizer(GgufFile(path))
+    monkeypatch.setattr(gguf_tokenizer, "_MANY", 1)
+    assert GgufTokenizer(GgufFile(path)).to_json() == first.to_json()
+    (kept,) = (tmp_path / "cache" / "merges").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_tokenizer, "_scored_merges", None)
+        assert GgufTokenizer(GgufFile(path)).to_json() == first.to_json()
+    for damage in (b"", b"damaged", kept.read_bytes()[:-3]):
+        kept.write_bytes(damage)
+        assert GgufTokenizer(GgufFile(path)).to_json() == first.to_json()
 
 
 @pytest.mark.default_model

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from conftest import TEXT, make_llama, saved_encoder, stir
 from tiny_gguf import load_tiny, needs_llamacpp, write_gguf
 from univerb.config import EncoderConfig
+from univerb.engines.llamacpp import gguf_file
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.lm import LlamaCppLM
 from univerb.engines.llamacpp.stored_encoder import StoredEncoder
@@ -181,6 +182,11 @@ def test_rows_are_what_the_gguf_package_reads(tmp_path, kind):
     assert ours.number("llama.block_count") == 3
     assert ours.number("general.architecture") is None
     assert ours.strings("nothing") == []
+
+
+def test_sizes_of_blocks_are_those_of_the_gguf_package():
+    theirs = gguf.constants.GGML_QUANT_SIZES
+    assert {int(kind): sizes for kind, sizes in theirs.items()} == gguf_file._BLOCKS
 
 
 @pytest.fixture(scope="module")

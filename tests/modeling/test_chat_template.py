@@ -8,7 +8,7 @@ from univerb.errors import PromptError
 from univerb.modeling.chat_template import ChatTemplate
 
 SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-TURNS = [{"role": "system", "content": "Be <brief>."}, {"role": "user", "content": "Was ist 'é'?"}]
+TURNS = [{"role": "system", "content": "Be <brief>."}, {"role": "user", "content": "What is 'é'?"}]
 
 CHAT_ML = """
 {%- for message in messages %}

@@ -181,8 +181,7 @@ def selected_phrases(
     others: bool = False,
 ) -> "Selection":
     """Select the phrases of a corpus for a prompt; a note says so where there are none."""
-    # Without an encoder phrases need no vectors, so those of any encoder do no harm.
-    if corpus.has_vectors and lm.has_encoder:
+    if corpus.has_vectors:
         lm.attach(corpus)
     selection = corpus.select(query, lm.tokenizer, k, max_phrases=max_phrases, others=others)
     if not selection.phrases:

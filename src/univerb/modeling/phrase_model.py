@@ -204,8 +204,10 @@ class PhraseModel(ABC):
         """Take phrase vectors from a source, such as a corpus, instead of encoding what it has.
 
         It is used as long as the encoder is the one that made its vectors; a source of another
-        encoder is refused.
+        encoder is refused. Without an encoder phrases need no vectors, so nothing is taken.
         """
+        if not self.has_encoder:
+            return
         source.check_encoder(self.fingerprint())
         if source not in self._sources:
             self._sources.append(source)

@@ -44,6 +44,12 @@ def check_language_model(gguf: GgufFile) -> None:
         raise ModelError(
             f"{path!r} has no token embeddings. Give the whole model in one GGUF file."
         )
+    is_causal = gguf.flag(f"{architecture}.attention.causal", True)
+    if not is_causal or gguf.number(f"{architecture}.pooling_type"):
+        raise ModelError(
+            f"{path!r} is a model for embeddings: it makes a vector of a text and writes none. "
+            "Give a causal LM."
+        )
     words = gguf.strings("tokenizer.ggml.tokens")
     if twice := len(words) - len(set(words)):
         raise ModelError(f"{path!r} has {twice} of its tokens twice. Get a fresh copy.")

@@ -6,6 +6,7 @@ is, as in llama.cpp.
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -18,13 +19,15 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.pre_tokenizers import pre_tokenizing
 from univerb.errors import ModelError, did_you_mean, first_line
+from univerb.files import atomic_path
+from univerb.locations import cache_directory
 from univerb.tokenizer import Tokenizer
 
 Numbers = NDArray[Any]
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 """GGUF's types of tokens that are not plain text."""
 _PREFIX = "tokenizer.ggml."
-_ROLES = ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask")
+_ROLES = ("bos", "eos", "eot", "eom", "unknown", "padding", "mask")
 _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 """Roles of tokens that end a text."""
 _END_TEXTS = frozenset(
@@ -42,6 +45,8 @@ _END_TEXTS = frozenset(
 _LLAMA_ROLES = {"unknown": 0, "bos": 1, "eos": 2}
 """Of SentencePiece vocabularies whose files do not say."""
 _MAX_TOKENS = 1 << 22
+_MANY = 1 << 16
+"""Tokens whose merges take more than a moment to find."""
 
 
 class GgufTokenizer(Tokenizer):
@@ -151,7 +156,9 @@ def _sentence_piece(
 ) -> tuple[tokenizers.Tokenizer, bool]:
     """Build the BPE of SentencePiece: of two neighbours, those whose token scores best merge."""
     scores = _checked(gguf, "scores", len(words))
-    merges = _scored_merges(words, types, scores)
+    merges = [
+        (words[left], words[right]) for left, right in _stored_merges(gguf, words, types, scores)
+    ]
     return _spaced(gguf, models.BPE(_ids(words), merges, byte_fallback=True)), True
 
 
@@ -196,7 +203,29 @@ def _merges(gguf: GgufFile) -> list[tuple[str, str]]:
     return [(line[:cut], line[cut + 1 :]) for line, cut in zip(lines, cuts, strict=True)]
 
 
-def _scored_merges(words: Sequence[str], types: Numbers, scores: Numbers) -> list[tuple[str, str]]:
+def _stored_merges(
+    gguf: GgufFile, words: Sequence[str], types: Numbers, scores: Numbers
+) -> list[tuple[int, int]]:
+    """Return the merges of a vocabulary, from the user's cache if there are many."""
+    if len(words) < _MANY:
+        return _scored_merges(words, types, scores)
+    path = cache_directory() / "merges" / f"{gguf.cache_key()}.npy"
+    try:
+        pairs = numpy.load(path, allow_pickle=False)
+        is_whole = pairs.dtype == numpy.int32 and pairs.shape[1:] == (2,) and pairs.size
+        if is_whole and pairs.min() >= 0 and pairs.max() < len(words):
+            return list(map(tuple, pairs.tolist()))
+    except (OSError, ValueError, EOFError):
+        pass  # not there, or damaged
+    merges = _scored_merges(words, types, scores)
+    with suppress(OSError):  # a cache that cannot be written is no error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as draft, draft.open("wb") as file:
+            numpy.save(file, numpy.array(merges, numpy.int32))
+    return merges
+
+
+def _scored_merges(words: Sequence[str], types: Numbers, scores: Numbers) -> list[tuple[int, int]]:
     """Return all pairs of tokens that make a token, those of the best token first."""
     ids = _ids(words)
     # A merge never makes a special token of text.
@@ -205,9 +234,10 @@ def _scored_merges(words: Sequence[str], types: Numbers, scores: Numbers) -> lis
     for index in numpy.argsort(-scores, kind="stable").tolist():
         word = words[index]
         if len(word) > 1 and not is_special[index]:
-            cuts = ((word[:at], word[at:]) for at in range(1, len(word)))
-            pairs = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
-            merges += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+            cuts = ((ids.get(word[:at]), ids.get(word[at:])) for at in range(1, len(word)))
+            merges += sorted(
+                (left, right) for left, right in cuts if left is not None and right is not None
+            )
     return merges
 
 

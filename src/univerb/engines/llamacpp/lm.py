@@ -248,11 +248,15 @@ class LlamaCppLM(PhraseModel):
         return self.tokenizer.encode_marked(self._parts.template.render(turns))
 
     def _check_usable(self) -> None:
-        """Refuse a model whose numbers are not finite, or on another scale than phrases'."""
+        """Refuse a model whose numbers are not finite, or on another scale than phrases'.
+
+        Without an encoder nobody compares vectors with what llama.cpp computes, and decoding
+        checks its logits itself.
+        """
+        if self._encoder is None:
+            return
         states, logits = self._probe(list(_PROBES))
         check_highest(float(logits.max()), str(self.gguf.path))
-        if self._encoder is None:
-            return  # no vectors: nobody compares them with what llama.cpp computes
         _, by_vector = self._probe(self.input_rows(_PROBES))
         best = numpy.argsort(logits[0])[-8:]
         ours = self.as_multiplied(states) @ self.gguf.rows(self.output_name, best.tolist()).T

@@ -56,11 +56,22 @@ _DEEPSEEK_3 = (
     rf"{_ASCII_MARKS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
 )
+_DEEPSEEK_CJK = r"[\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+"
+# Letters that have a case, but for those that Unicode gave one later, and mathematical ones.
+_CASED = r"[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{10d0}-\x{10ff}\x{1d400}-\x{1d7ff}]]"
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?{_CASED}+",
+    r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+    r"\s+$",
+    _DEEPSEEK_CJK,
+    r"\p{N}+",
+)
 _DEEPSEEK_CODER = (
     r"[\r\n]",
     r"\s?\p{L}+",
     r"\s?\p{P}+",
-    r"[\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+",
+    _DEEPSEEK_CJK,
     r"\p{N}",
 )
 
@@ -87,6 +98,7 @@ _FAMILIES: dict[PreTokenizing, str] = {
         "gpt-4o llama4 kanana2 minimax-m2"
     ),
     PreTokenizing(_DEEPSEEK_3): "deepseek-v3 hunyuan-dense joyai-llm",
+    PreTokenizing(_DEEPSEEK_LLM): "deepseek-llm",
     PreTokenizing(_DEEPSEEK_CODER): "deepseek-coder",
     PreTokenizing((r" ?[^(\s|.,!?…。，、।۔،)]+",)): "bloom poro-chat gpt3-finnish",
     PreTokenizing((r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")): "viking",
