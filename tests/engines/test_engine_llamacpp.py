@@ -72,7 +72,7 @@ def check(model, output, ids):
 
 
 def test_a_prompt_and_steps_give_what_transformers_gives(tiny, model):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     (output,) = session.prefill([[5, 9, 17]])
     assert output.hidden.shape == (1, 32)
     assert output.logits.shape == (1, 320)
@@ -92,7 +92,7 @@ prompts = st.lists(st.lists(tokens, min_size=1, max_size=9), min_size=1, max_siz
 @given(prompts, st.data())
 def test_a_batch_is_its_sequences_alone(tiny, model, prompts, data):
     """Prompts and steps of different lengths, rows taken back, sequences dropped and forked."""
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     texts = [list(prompt) for prompt in prompts]
     for output, text in zip(session.prefill(prompts), texts, strict=True):
         check(model, output, text)
@@ -115,7 +115,7 @@ def test_a_batch_is_its_sequences_alone(tiny, model, prompts, data):
 
 
 def test_forks_go_their_own_ways(tiny, model):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     session.prefill([[5, 9], [7, 8, 4]])
     session.select([1, 0, 1])
     outputs = session.step([[11], [12], [13]])
@@ -127,7 +127,7 @@ def test_a_cache_that_is_full_grows_and_keeps_what_it_has(tiny, model, monkeypat
     monkeypatch.setattr(llama_native, "_MIN_CELLS", 8)
     monkeypatch.setattr(llamacpp, "_SPARE_CELLS", 1)
     monkeypatch.setattr(tiny.native, "_idle", [])
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     texts = [[5, 9, 17], [4, 4, 8, 2]]
     session.prefill(texts)
     first = session._context
@@ -141,7 +141,7 @@ def test_a_cache_that_is_full_grows_and_keeps_what_it_has(tiny, model, monkeypat
 
 
 def test_more_rows_than_a_pass_takes_are_read_in_several(tiny, model):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     session.prefill([[5]])
     ids = [i % 300 + 1 for i in range(300)]
     (output,) = session.step([ids])
@@ -152,7 +152,7 @@ def test_more_rows_than_a_pass_takes_are_read_in_several(tiny, model):
 @pytest.mark.parametrize("rows", [Kind.F32, Kind.F16, Kind.Q8_0])
 def test_a_phrase_row_with_a_tokens_vector_is_that_token_to_the_last_bit(tmp_path, rows):
     lm = load_tiny(tmp_path, rows=rows)
-    by_token, by_vector = (LlamaCppSession(lm, has_phrases=True) for _ in range(2))
+    by_token, by_vector = (LlamaCppSession(lm, needs_states=True) for _ in range(2))
     for session in (by_token, by_vector):
         session.prefill([[5, 9, 17], [3, 4]])
     vectors = [PhraseRow(vector, 1) for vector in lm.input_rows([21, 30])]
@@ -187,14 +187,14 @@ def wide(vocab_size=320):
 )  # fmt: skip
 def test_phrase_logits_are_on_the_scale_of_token_logits(tmp_path, rows):
     lm = load_tiny(tmp_path, wide(), rows)
-    session = LlamaCppSession(lm, has_phrases=True)
+    session = LlamaCppSession(lm, needs_states=True)
     (output,) = session.prefill([[5, 9, 17, 30, 2, 8]])
     own = output.hidden @ lm.gguf.rows(lm.output_name, slice(None)).T
     assert numpy.abs(own - output.logits).max() < 2e-3 * numpy.abs(output.logits).max()
 
 
 def test_without_phrases_nobody_computes_states(tiny, model):
-    session = LlamaCppSession(tiny, has_phrases=False)
+    session = LlamaCppSession(tiny, needs_states=False)
     (output,) = session.prefill([[5, 9, 17]])
     assert output.hidden.shape == (1, 0)
     (output,) = session.step([[4]])
@@ -203,7 +203,7 @@ def test_without_phrases_nobody_computes_states(tiny, model):
 
 
 def test_outputs_stay_when_the_session_goes_on(tiny):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     (first,) = session.prefill([[5, 9, 17]])
     before = first.logits.copy()
     session.step([[4]])
@@ -211,20 +211,20 @@ def test_outputs_stay_when_the_session_goes_on(tiny):
 
 
 def test_an_aborted_session_raises_and_the_model_stays_usable(tiny, model):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     session.prefill([[5, 9]])
     thread = threading.Thread(target=session.abort)
     thread.start()
     thread.join()
     with pytest.raises(Aborted, match="aborted"):
         session.step([[4]])
-    (output,) = LlamaCppSession(tiny, has_phrases=True).prefill([[5, 9, 17]])
+    (output,) = LlamaCppSession(tiny, needs_states=True).prefill([[5, 9, 17]])
     check(model, output, [5, 9, 17])
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, "abort"])
 def test_a_long_prompt_can_be_stopped_between_its_pieces(tiny, model, monkeypatch, stop):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     read, calls = llama_native.Context.read, []
 
     def stopping(self, *rows):
@@ -247,7 +247,7 @@ def test_a_long_prompt_can_be_stopped_between_its_pieces(tiny, model, monkeypatc
 
 
 def test_a_failed_step_leaves_the_session_as_it_was(tiny, model, monkeypatch):
-    session = LlamaCppSession(tiny, has_phrases=True)
+    session = LlamaCppSession(tiny, needs_states=True)
     session.prefill([[5, 9], [3]])
     with monkeypatch.context() as patch:
         patch.setattr(llama_native.Context, "read", lambda *_: 1)
@@ -267,11 +267,11 @@ def test_contexts_are_used_again_and_freed_with_the_model(tmp_path, monkeypatch)
         monkeypatch.setattr(
             native, name, lambda handle, own=own, name=name: (freed.append(name), own(handle))
         )
-    session = LlamaCppSession(lm, has_phrases=True)
+    session = LlamaCppSession(lm, needs_states=True)
     session.prefill([[5, 9]])
     context = weakref.ref(session._context)
     del session
-    again = LlamaCppSession(lm, has_phrases=False)
+    again = LlamaCppSession(lm, needs_states=False)
     again.prefill([[5]])
     assert again._context is context()
     alive = weakref.ref(lm)
@@ -324,7 +324,7 @@ def test_positions_by_base_token_are_refused(tiny):
 
 def test_too_many_sequences_are_refused(tiny):
     with pytest.raises(ModelError, match="sequences at once"):
-        LlamaCppSession(tiny, has_phrases=False).prefill([[1]] * 300)
+        LlamaCppSession(tiny, needs_states=False).prefill([[1]] * 300)
 
 
 WITHOUT_TORCH = """
@@ -398,7 +398,7 @@ def agreement(lm, torch_lm, prompts):
     for prompt in prompts:
         with torch.inference_mode():
             wanted = torch_lm.model(torch.tensor([prompt])).logits[0, -1].numpy()
-        (output,) = LlamaCppSession(lm, has_phrases=True).prefill([prompt])
+        (output,) = LlamaCppSession(lm, needs_states=True).prefill([prompt])
         logits = output.logits[-1]
         top = int(wanted.argmax())
         found.append(int(logits.argmax()) == top)

@@ -43,7 +43,7 @@ def rows_read(monkeypatch):
 
 
 def begin(lm, *prompts, prefix_cache=True):
-    session = LlamaCppSession(lm, has_phrases=True, prefix_cache=prefix_cache)
+    session = LlamaCppSession(lm, needs_states=True, prefix_cache=prefix_cache)
     return session, session.prefill(prompts)
 
 
@@ -109,7 +109,7 @@ def test_an_entry_that_is_longer_than_the_context_moves_to_a_larger_one(lm, monk
 
 def test_an_interrupted_prompt_is_not_kept_and_the_next_is_right(lm, monkeypatch):
     begin(lm, BASE)
-    session = LlamaCppSession(lm, has_phrases=True, prefix_cache=True)
+    session = LlamaCppSession(lm, needs_states=True, prefix_cache=True)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stopping = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
         patch.setattr(llama_native.Context, "read", stopping)

@@ -16,8 +16,8 @@ _PRIOR: dict[DraftSource, tuple[float, ...]] = {
     "documents": (0.30, 0.35, 0.40, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90),
     "text": (0.34, 0.50, 0.70, 0.75, 0.80, 0.85, 0.85, 0.88, 0.92, 0.92, 0.94, 0.96),
 }
-"""Part of drafted tokens that is accepted after 1, 2 … tokens that agree, before any is tried: about
-what became of drafts in 24 texts of the default model (docs/speed.md)."""
+"""Part of drafted tokens that is accepted after 1, 2 … tokens that agree, before any is tried:
+about what became of drafts in 24 texts of the default model (docs/speed.md)."""
 _MAX_MATCH = 12
 """Longer matches count as this long."""
 _PRIOR_WEIGHT = 4.0

@@ -95,5 +95,7 @@ class Drafter:
         return best
 
     def update(self, draft: Draft, accepted: int) -> None:
-        """Learn how many tokens of a draft were accepted."""
+        """Learn how many tokens of a draft were accepted; below 0 it was never reached."""
+        if accepted < 0:
+            return
         self._rates.update(draft.source, draft.match, len(draft.ids), accepted)

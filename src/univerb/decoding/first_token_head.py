@@ -9,10 +9,16 @@ from collections.abc import Sequence
 
 from univerb.config import GenerationConfig
 from univerb.decoding.drafter import Documents
+from univerb.modeling.phrase_model import PhraseModel
 from univerb.vocabulary import DynamicVocabulary
 
 _MIN_MATCH = 2
 """Tokens that must stand in a document before a phrase is proposed, its first one included."""
+
+
+def scores_phrases(lm: PhraseModel, config: GenerationConfig) -> bool:
+    """Tell whether phrases are scored by their vectors: not where the LM's own text is written."""
+    return lm.has_encoder and (config.mode == "atomic" or config.tolerance > 0.0)
 
 
 class FirstTokenHead:

@@ -10,8 +10,9 @@ from collections import abc
 from typing import Unpack
 
 from univerb.config import GenerationConfig, GenerationOptions
+from univerb.decoding.first_token_head import scores_phrases
 from univerb.decoding.results import Generation, Piece
-from univerb.decoding.sequence import Sequence, scores_phrases
+from univerb.decoding.sequence import Sequence
 from univerb.engines.base import Output, Row, Session
 from univerb.engines.factory import engine_of
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError, shown

@@ -1,13 +1,59 @@
 """Which tokens of a text are named, hence cited, as phrases."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
+from univerb.decoding.results import Candidate
 from univerb.phrases.tokenized import ends_whole
 from univerb.tokenizer import Tokenizer
 from univerb.vocabulary import DynamicVocabulary
 
 _MAX_PHRASE = 32
 """Tokens of the longest phrases that are looked for."""
+
+
+class Part(NamedTuple):
+    """Tokens that are shown as one piece."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    """The LM's own, of those that were accepted."""
+    unit: int | None
+    """The phrase that they are; None for a token."""
+    candidates: tuple[Candidate, ...] = ()
+
+
+def accepted_parts(chosen: Part, own_token: int | None, tokenizer: Tokenizer) -> Iterator[Part]:
+    """Cut a chosen unit into what is named as a phrase and single tokens.
+
+    Args:
+        chosen: All its tokens, with the log-probabilities of those that the LM accepted.
+        own_token: The LM's own token that follows where it has cut a phrase.
+        tokenizer: The LM's.
+
+    Yields:
+        What was accepted.
+    """
+    ids, logprobs, unit, candidates = chosen
+    named = named_size(tokenizer, ids, len(logprobs), own_token)
+    if named:
+        yield Part(ids[:named], logprobs[:named], unit, candidates)
+    for at in range(named, len(logprobs)):
+        yield Part(ids[at : at + 1], logprobs[at : at + 1], None, () if at else candidates)
+
+
+def joined(parts: Sequence[Part], vocabulary: DynamicVocabulary) -> Iterator[Part]:
+    """Join single tokens to the longest phrases that they are."""
+    for is_phrase, run in groupby(parts, lambda part: part.unit is not None):
+        if is_phrase:
+            yield from run
+            continue
+        tokens = list(run)
+        ids = [part.ids[0] for part in tokens]
+        for begin, end, unit in longest_phrases(vocabulary, ids):
+            logprobs = [part.logprobs[0] for part in tokens[begin:end]]
+            yield Part(ids[begin:end], logprobs, unit, tokens[begin].candidates)
 
 
 def named_size(

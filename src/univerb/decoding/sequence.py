@@ -2,7 +2,6 @@
 
 import time
 from collections import abc
-from itertools import groupby
 from typing import NamedTuple
 
 from univerb.config import GenerationConfig
@@ -10,8 +9,8 @@ from univerb.decoding.choice import Choice
 from univerb.decoding.chooser import Chooser, State
 from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.drafter import Documents, Draft, Drafter
-from univerb.decoding.first_token_head import FirstTokenHead
-from univerb.decoding.naming import longest_phrases, named_size
+from univerb.decoding.first_token_head import FirstTokenHead, scores_phrases
+from univerb.decoding.naming import Part, accepted_parts, joined
 from univerb.decoding.output_text import OutputText
 from univerb.decoding.phrase_head import PhraseHead
 from univerb.decoding.results import Candidate, FinishReason, Piece, Stats
@@ -33,16 +32,6 @@ class _Unread(NamedTuple):
     """What was chosen: its tokens come first, a draft may follow."""
     candidates: tuple[Candidate, ...]
     draft: Draft | None
-
-
-class _Part(NamedTuple):
-    """Tokens that stand: one, or those of a phrase that were accepted."""
-
-    ids: abc.Sequence[int]
-    logprobs: abc.Sequence[float]
-    unit: int | None
-    """The phrase that they are; None for a token."""
-    candidates: tuple[Candidate, ...] = ()
 
 
 class Sequence:
@@ -134,13 +123,15 @@ class Sequence:
         """Return the prompt's rows but for the first token."""
         if not self.reads_units or not isinstance(self._head, PhraseHead):
             return list(self._prompt[1:])
-        size, vocabulary = self._lm.static_size, self._head.vocabulary
-        return [
-            unit
-            if unit < size
-            else PhraseRow(self._head.input(unit - size), len(vocabulary.phrase(unit)))
-            for unit in segmented(self._prompt, vocabulary)[1:]
-        ]
+        return [self._row(unit) for unit in segmented(self._prompt, self._head.vocabulary)[1:]]
+
+    def _row(self, unit: int) -> Row:
+        """Return a unit as one row: a token, or a phrase's vector."""
+        if unit < self._lm.static_size:
+            return unit
+        assert isinstance(self._head, PhraseHead)
+        vector = self._head.input(unit - self._lm.static_size)
+        return PhraseRow(vector, len(self._head.vocabulary.phrase(unit)))
 
     def start(self, output: Output) -> None:
         """Take the prefill's output."""
@@ -289,7 +280,7 @@ class Sequence:
 
     def _write_vector(self, choice: Choice, candidates: tuple[Candidate, ...]) -> abc.Sequence[Row]:
         """`atomic`: write a phrase that is fed as one vector."""
-        assert isinstance(self._head, PhraseHead)
+        assert self._head is not None
         phrase = self._head.vocabulary.phrase(choice.unit)
         self._write(phrase.ids, choice.logprob, phrase, candidates)
         self._tick([choice.unit])
@@ -297,8 +288,7 @@ class Sequence:
         if self._config.positions == "token":
             # Its row is one, but it takes the positions of all its base tokens.
             self._context_left -= len(phrase) - 1
-        vector = self._head.input(choice.unit - self._lm.static_size)
-        return [] if self.finish_reason else [PhraseRow(vector, len(phrase))]
+        return [] if self.finish_reason else [self._row(choice.unit)]
 
     def _accept_term(self, term: Phrase, output: Output) -> int:
         """Write a text that was asked for if it fits; returns the number of rows that stand."""
@@ -321,7 +311,7 @@ class Sequence:
         assert self._state is not None
         self._unread = None
         logits = [self._state.logits, *output.logits]
-        parts: list[_Part] = []
+        parts: list[Part] = []
         choice, candidates, at = unread.choice, unread.candidates, 0
         while True:
             ids = self._ids_of(choice.unit)
@@ -331,7 +321,8 @@ class Sequence:
                 count, own_token = self._chooser.accepted(ids, self._text.ids, after)
             pairs = zip(ids[:count], logits[at:], strict=False)
             logprobs = [Choice(*pair).logprob for pair in pairs]
-            parts += self._parts(choice.unit, logprobs, own_token, candidates)
+            whole = Part(ids, logprobs, choice.unit if len(ids) > 1 else None, candidates)
+            parts += accepted_parts(whole, own_token, self._lm.tokenizer)
             self._text.ids.extend(ids[:count])
             at += count
             following = self._following(own_token, unread.ids[at:], State.after(output, at - 1), at)
@@ -344,26 +335,14 @@ class Sequence:
                 break
             choice, candidates = following, self._explain(following)
         if self._drafter is not None and unread.draft is not None:
-            drafted = len(unread.ids) - len(unread.draft.ids)
-            if at >= drafted:
-                self._drafter.update(unread.draft, at - drafted)
+            self._drafter.update(unread.draft, at + len(unread.draft.ids) - len(unread.ids))
         self._show(parts, unread.draft)
         return at
 
     def _following(
         self, own_token: int | None, rows: abc.Sequence[int], state: State, ahead: int
     ) -> Choice | None:
-        """Return what follows accepted rows, None where it is left to the next pass.
-
-        Args:
-            own_token: The LM's own token where it has cut a phrase.
-            rows: Those that were drafted after the accepted ones.
-            state: The LM's after the accepted ones.
-            ahead: Their number.
-
-        Returns:
-            The choice.
-        """
+        """Choose what follows accepted rows; None where that is left to the next pass."""
         if own_token is not None:
             return Choice(own_token, state.logits)
         if not rows or not self._chooser.may_choose(rows[0], state.logits, self._text.ids):
@@ -371,44 +350,19 @@ class Sequence:
             return None
         return self._choose(state, ahead)
 
-    def _parts(
-        self,
-        unit: int,
-        logprobs: abc.Sequence[float],
-        own_token: int | None,
-        candidates: tuple[Candidate, ...],
-    ) -> abc.Iterator[_Part]:
-        """Yield what was accepted of a unit: of a phrase, first what is named as it."""
-        ids, count = self._ids_of(unit), len(logprobs)
-        named = named_size(self._lm.tokenizer, ids, count, own_token)
-        if named:
-            yield _Part(ids[:named], logprobs[:named], unit, candidates)
-        for at in range(named, count):
-            yield _Part(ids[at : at + 1], logprobs[at : at + 1], None, () if at else candidates)
-
-    def _show(self, parts: abc.Sequence[_Part], draft: Draft | None) -> None:
+    def _show(self, parts: abc.Sequence[Part], draft: Draft | None) -> None:
         """Show accepted tokens: where no encoder chooses, what was drafted is named."""
         assert self._head is not None
+        vocabulary, used = self._head.vocabulary, []
         if draft is not None and isinstance(self._head, FirstTokenHead):
-            is_token = lambda part: part.unit is None  # noqa: E731
-            runs = ((single, list(run)) for single, run in groupby(parts, is_token))
-            parts = [p for single, run in runs for p in (self._named(run) if single else run)]
-        used = []
+            parts = list(joined(parts, vocabulary))
         for ids, logprobs, unit, candidates in parts:
             is_open = unit is not None and not self._is_masked(unit)
-            phrase = self._head.vocabulary.phrase(unit) if unit is not None and is_open else None
+            phrase = vocabulary.phrase(unit) if unit is not None and is_open else None
             self._text.show(ids, sum(logprobs), phrase, candidates)
             used += [unit] if unit is not None else []
         self._tick(used)
         self._finish_if_full()
-
-    def _named(self, tokens: abc.Sequence[_Part]) -> abc.Iterator[_Part]:
-        """Join tokens to the longest phrases that they are."""
-        assert self._head is not None
-        ids = [part.ids[0] for part in tokens]
-        for begin, end, unit in longest_phrases(self._head.vocabulary, ids):
-            logprobs = [part.logprobs[0] for part in tokens[begin:end]]
-            yield _Part(ids[begin:end], logprobs, unit, tokens[begin].candidates)
 
     def _tick(self, used: abc.Sequence[int] = ()) -> None:
         if self._head is not None:
@@ -436,18 +390,10 @@ class Sequence:
             self._text.finish("length")
 
     def _explain(self, choice: Choice) -> tuple[Candidate, ...]:
-        if not self._config.explain:
-            return ()
-        return tuple(self._candidate(*pair) for pair in choice.best(_CANDIDATES))
+        best = choice.best(_CANDIDATES) if self._config.explain else []
+        return tuple(Candidate(self._text_of(u), p, u >= self._lm.static_size) for u, p in best)
 
-    def _candidate(self, unit: int, probability: float) -> Candidate:
-        if unit < self._lm.static_size:
-            return Candidate(self._lm.tokenizer.decode([unit]), probability, is_phrase=False)
-        assert self._head is not None
-        text = self._head.vocabulary.phrase(unit).text
-        return Candidate(text, probability, is_phrase=True)
-
-
-def scores_phrases(lm: PhraseModel, config: GenerationConfig) -> bool:
-    """Tell whether phrases are scored by their vectors: not where the LM's own text is written."""
-    return lm.has_encoder and (config.mode == "atomic" or config.tolerance > 0.0)
+    def _text_of(self, unit: int) -> str:
+        if self._head is None or unit < self._lm.static_size:
+            return self._lm.tokenizer.decode([unit])
+        return self._head.vocabulary.phrase(unit).text

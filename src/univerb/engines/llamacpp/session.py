@@ -86,9 +86,9 @@ class LlamaCppEngine:
 class LlamaCppSession:
     """A batch of sequences over one KV cache, which grows as they do."""
 
-    def __init__(self, lm: LlamaCppLM, has_phrases: bool, *, prefix_cache: bool = False) -> None:
+    def __init__(self, lm: LlamaCppLM, needs_states: bool, *, prefix_cache: bool = False) -> None:
         self._lm = lm
-        self._has_phrases = has_phrases
+        self._needs_states = needs_states
         self._prefixes = lm.native.prefixes if prefix_cache else None
         self._context: Context | None = None
         self._lease: Callable[[], object] = bool
@@ -176,7 +176,7 @@ class LlamaCppSession:
         """
         counts = [len(sequence_rows) for sequence_rows in rows]
         context = self._with_room(sum(counts), len(rows))
-        context.give_states(self._has_phrases)
+        context.give_states(self._needs_states)
         flat = [row for sequence_rows in rows for row in sequence_rows]
         positions, owners = self._places(counts)
         outputs = []
@@ -274,7 +274,7 @@ class LlamaCppSession:
     def _output(self, context: Context, count: int) -> Output:
         """Return the results of a pass over `count` rows."""
         logits = context.logits(range(count))
-        if not self._has_phrases:
+        if not self._needs_states:
             return Output(numpy.empty((count, 0), numpy.float32), logits)
         return Output(self._lm.as_multiplied(context.states(range(count))), logits)
 
