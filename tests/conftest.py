@@ -38,6 +38,9 @@ settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
+# Drafts depend on what rows cost: the same everywhere, and nothing is timed.
+os.environ["UNIVERB_ROW_COSTS"] = "1:1,8:1.2,32:4"
+
 TEXT = (
     "The tenant shall have quiet enjoyment of the premises. The tenant shall pay the rent on the "
     "first day of each month, and the landlord shall keep the premises in good repair. "

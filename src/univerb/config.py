@@ -32,7 +32,7 @@ Growth = Callable[[DynamicVocabulary, int], None]
 
 
 _OPTIONS_OF_VERSION_1 = {
-    "draft": "draft_bias",
+    "draft": "drafts: True or False",
     "escape": "no_repeat_ngram_size, which works with and without phrases",
     "reuse": "prefix_cache",
     "weights": "dtype: 'float32' or 'float16'",
@@ -79,10 +79,6 @@ class Profile(BaseModel):
     """Nats by which greedy decoding prefers phrases to tokens, and longer phrases to shorter ones,
     beyond their probabilities: a pass less is worth something. Sampling and likelihoods know
     nothing of it."""
-    draft_bias: float = Field(default=0.0, ge=-1000.0, le=1000.0)
-    """`unfold` and `verify`: added to a phrase's logit where it only drafts how a chosen token goes
-    on. More drafts save passes and cost rows; the text stays the same. Above 0, prompt lookup
-    drafts, too; a low number such as -1000 switches drafting off."""
     positions: Positions = "unit"
     """`unit`: one position per unit (the paper); `token`: a phrase sits at its last base token."""
     dtype: KernelDtype = "float32"
@@ -95,12 +91,16 @@ class Profile(BaseModel):
         """Accept the profile of a checkpoint that univerb 0.1 wrote."""
         if not isinstance(data, Mapping) or cls is not Profile:
             return data
-        renamed = {"draft": "draft_bias", "weights": "dtype"}
+        renamed = {"weights": "dtype"}
         values = {"single": "float32", "half": "float16"}
         return {
             renamed.get(name, name): values.get(value, value) if name == "weights" else value
             for name, value in data.items()
         }
+
+
+TRAINING_FREE = Profile(mode="unfold", tolerance=0.9)
+"""Of LMs without an encoder."""
 
 
 class GenerationConfig(Profile):
@@ -149,6 +149,9 @@ class GenerationConfig(Profile):
     """True scores every phrase, False only a short-list; by default it depends on their number (in
     the conditional form it is the short-list).
     `unfold` below tolerance 1 and `verify` lose nothing either way."""
+    drafts: bool = True
+    """`unfold` and `verify`: read tokens ahead, as documents and text go on, where that is expected
+    to save time. The text stays the same."""
     prefix_cache: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
     faster, and right but for the last bits."""
@@ -234,7 +237,6 @@ class GenerationOptions(TypedDict, total=False):
     tolerance: float | None
     phrase_bias: float | None
     eagerness: float | None
-    draft_bias: float | None
     positions: Positions | None
     dtype: KernelDtype | None
     max_tokens: int | None
@@ -255,12 +257,13 @@ class GenerationOptions(TypedDict, total=False):
     growth: Growth | None
     explain: bool | None
     exact: bool | None
+    drafts: bool | None
     prefix_cache: bool | None
 
 
 EXPERT_OPTIONS = frozenset(
-    {"draft_bias", "positions", "dtype", "overshoot", "segment", "growth"}
-    | {"explain", "exact", "prefix_cache"}
+    {"positions", "dtype", "overshoot", "segment", "growth"}
+    | {"explain", "exact", "drafts", "prefix_cache"}
 )
 """Options for work at the machine itself."""
 REQUEST_OPTIONS = tuple(n for n in GenerationConfig.model_fields if n not in EXPERT_OPTIONS)

@@ -18,6 +18,7 @@ class LoadOptions(TypedDict, total=False):
     """The keywords of `load` besides the engine."""
 
     backbone: str | None
+    encoder: bool
     adapter: bool
     device: str
     dtype: str
@@ -45,6 +46,7 @@ def load(
     *,
     engine: str | None = None,
     backbone: str | None = None,
+    encoder: bool = True,
     adapter: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
@@ -56,10 +58,11 @@ def load(
 
     Args:
         name: The default model, a folder that `save_pretrained` wrote, any causal LM as a folder
-            or Hub id, which then gets the encoder that ships with univerb or an untrained one, or
-            a GGUF file, which needs none.
+            or Hub id, or a GGUF file. What has no encoder needs none: phrases are then scored by
+            their first tokens.
         engine: "torch", or "llamacpp" for GGUF files on a CPU; by default what the name asks for.
         backbone: torch: load the encoder's backbone from here instead.
+        encoder: Whether to use the model's encoder, if it has one.
         adapter: torch: merge the LoRA adapter beside the encoder into the LM. It was trained for
             `atomic`, which then is the default mode.
         device: torch: where to put it.
@@ -86,7 +89,9 @@ def load(
             )
         from univerb.engines.llamacpp.lm import LlamaCppLM
 
-        return LlamaCppLM.from_pretrained(name, gguf=gguf, threads=count, offline=offline)
+        return LlamaCppLM.from_pretrained(
+            name, gguf=gguf, encoder=encoder, threads=count, offline=offline
+        )
     if gguf is not None:
         raise OptionError(f"gguf is {gguf!r}, which torch does not read. Add engine='llamacpp'.")
     locate(name if backbone is None else backbone, offline)
@@ -97,7 +102,13 @@ def load(
     if count is not None:
         torch.set_num_threads(count)
     return DynamicLM.from_pretrained(
-        name, backbone=backbone, adapter=adapter, device=device, dtype=dtype, offline=offline
+        name,
+        backbone=backbone,
+        encoder=encoder,
+        adapter=adapter,
+        device=device,
+        dtype=dtype,
+        offline=offline,
     )
 
 

@@ -6,7 +6,7 @@ it, so ids that were generated earlier stay valid.
 
 import threading
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ class DynamicVocabulary:
     Args:
         static_size: |V| of the LM.
         phrases: The initial phrases.
+        texts: Token ids of the documents that they are from: what drafts go on with.
 
     Example:
         >>> vocabulary = DynamicVocabulary(static_size=100)
@@ -46,10 +47,16 @@ class DynamicVocabulary:
         (0, 1)
     """
 
-    def __init__(self, static_size: int, phrases: Iterable[Phrase] = ()) -> None:
+    def __init__(
+        self,
+        static_size: int,
+        phrases: Iterable[Phrase] = (),
+        texts: Iterable[Sequence[int]] = (),
+    ) -> None:
         if static_size < 1:
             raise VocabularyError(f"static_size is {static_size}; it is |V| of the LM, at least 1.")
         self.static_size = static_size
+        self.texts = tuple(texts)
         self.version = 0
         """Rises whenever a phrase is added, removed, revived, re-weighted or found once more."""
         self._phrases: list[Phrase] = []

@@ -13,7 +13,7 @@ def test_an_encoder_is_exported_with_its_profile(run, tmp_path):
     ran = run("export", encoder, "-o", tmp_path / "shipped", *profile)
     assert ran.code == 0 and "conditional form" in ran.out
     before, after = (DynamicLM.from_pretrained(str(tmp_path / n)) for n in ("encoder", "shipped"))
-    given = {"eagerness": 2.5, "tolerance": 0.97, "draft_bias": 6.0, "dtype": "float16"}
+    given = {"eagerness": 2.5, "tolerance": 0.97, "dtype": "float16"}
     assert after.profile.model_dump() == before.profile.model_dump() | given
     halves = before.encoder.state_dict()
     for name, weight in after.encoder.state_dict().items():

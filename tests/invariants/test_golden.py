@@ -34,9 +34,9 @@ OPTIONS = (
     {"mode": "atomic", "temperature": 0.8, "top_p": 0.9, "seed": 7, "phrase_bias": 3.0},
     {"mode": "unfold", "temperature": 0.7, "top_k": 40, "seed": 3, "repetition_penalty": 1.2},
     {"mode": "unfold", "tolerance": 1.0, "phrase_bias": 4.0, "ban": ["rent"]},
-    {"mode": "verify", "temperature": 1.0, "top_p": 0.95, "seed": 11, "draft_bias": 6.0},
+    {"mode": "verify", "temperature": 1.0, "top_p": 0.95, "seed": 11},
     {"mode": "atomic", "phrase_bias": 6.0, "overshoot": "allow", "segment": True},
-    {"mode": "unfold", "phrase_bias": 8.0, "draft_bias": -1000.0, "stop": ["x", "."]},
+    {"mode": "unfold", "phrase_bias": 8.0, "drafts": False, "stop": ["x", "."]},
 )
 TORCH_ONLY = ({"mode": "atomic", "phrase_bias": 6.0, "positions": "token"},)
 

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from conftest import data_directory, make_llama, make_tokenizer, stir
 from univerb.decoding.growth import RealTime
 from univerb.decoding.loop import batch, generate, stream
+from univerb.engines.row_costs import RowCosts, assume
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document, Phrase
 
@@ -83,24 +84,23 @@ def test_verify_writes_the_plain_lms_text(tiny, lease, bias):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.999, 1.0])
-@pytest.mark.parametrize("draft", [2.0, 60.0])
-def test_guesses_change_no_text(tiny, lease, temperature, tolerance, draft):
+def test_drafts_change_no_text(tiny, lease, temperature, tolerance):
     lm = stir(tiny, 1)
     given = {"mode": "unfold", "tolerance": tolerance, "phrase_bias": -2.0, "max_tokens": 50}
     given |= {"temperature": temperature, "seed": 7, "ignore_eos": True}
     # Tokens of the LM's own text among the phrases, so that some guesses are right.
-    own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), draft_bias=0.0, **given))
+    own = flat(generate(lm, PROMPT, lm.vocabulary([lease]), drafts=False, **given))
     phrases = [Phrase(tuple(own[at : at + 4]), "x") for at in range(0, 44, 3)]
     plain, guessed = (
-        generate(lm, PROMPT, lm.vocabulary([*phrases, lease]), draft_bias=raised, **given)
-        for raised in (-50.0 if tolerance == 0.0 else 0.0, draft)
+        generate(lm, PROMPT, lm.vocabulary([*phrases, lease]), drafts=drafts, **given)
+        for drafts in (False, True)
     )
     assert flat(guessed) == flat(plain)
-    if draft > 50 and temperature == tolerance == 0.0:
+    if temperature == tolerance == 0.0:
         assert guessed.stats.steps < plain.stats.steps
 
 
-def test_guesses_change_no_text_while_the_vocabulary_grows(tiny, lease):
+def test_drafts_change_no_text_while_the_vocabulary_grows(tiny, lease):
     lm = stir(tiny, 1)
     given = {"mode": "unfold", "tolerance": 1.0, "phrase_bias": -50.0, "max_tokens": 40}
     own = flat(generate(lm, PROMPT, max_tokens=40, ignore_eos=True))
@@ -112,20 +112,11 @@ def test_guesses_change_no_text_while_the_vocabulary_grows(tiny, lease):
             vocabulary.add([late])
 
     plain, guessed = (
-        flat(generate(lm, PROMPT, lm.vocabulary(right), draft_bias=raised, growth=grow,
+        flat(generate(lm, PROMPT, lm.vocabulary(right), drafts=drafts, growth=grow,
                       ignore_eos=True, **given))
-        for raised in (-1000.0, 200.0)
+        for drafts in (False, True)
     )  # fmt: skip
     assert guessed == plain != own
-
-
-def test_a_guess_is_a_phrase_with_its_source_where_it_was_right():
-    lm, right = repeating_lm()
-    with_source = lm.vocabulary([right])
-    told = generate(lm, PROMPT, with_source, mode="unfold", tolerance=0.5, phrase_bias=-90.0,
-                    draft_bias=99.0, max_tokens=60, ignore_eos=True)  # fmt: skip
-    assert flat(told) == flat(generate(lm, PROMPT, max_tokens=60, ignore_eos=True))
-    assert told.phrases and told.stats.steps < 58
 
 
 def test_a_phrase_that_was_removed_after_a_wrong_guess_is_not_written(tiny, lease):
@@ -136,7 +127,7 @@ def test_a_phrase_that_was_removed_after_a_wrong_guess_is_not_written(tiny, leas
             vocabulary.remove(range(lm.static_size, lm.static_size + len(vocabulary)))
 
     text = generate(lm, PROMPT, lm.vocabulary([lease]), mode="unfold", tolerance=1.0,
-                    draft_bias=60.0, phrase_bias=2.0, max_tokens=40, ignore_eos=True,
+                    phrase_bias=2.0, max_tokens=40, ignore_eos=True,
                     growth=change)  # fmt: skip
     written = 0
     for piece in text.pieces:
@@ -156,9 +147,8 @@ def test_verify_saves_steps_where_a_phrase_is_right():
     lm, right = repeating_lm()
     vocabulary = lm.vocabulary([right])
     plain = generate(lm, PROMPT, max_tokens=80, ignore_eos=True)
-    verified = generate(
-        lm, PROMPT, vocabulary, mode="verify", phrase_bias=9.0, max_tokens=80, ignore_eos=True
-    )
+    with assume(RowCosts({1: 1.0, 32: 1.0})):
+        verified = generate(lm, PROMPT, vocabulary, mode="verify", max_tokens=80, ignore_eos=True)
     assert flat(verified) == flat(plain)
     assert verified.stats.steps < plain.stats.steps
     assert verified.stats.phrase_lengths[5] >= 1
@@ -249,6 +239,7 @@ def test_rows_of_a_batch_with_own_vocabularies_equal_each_alone(tiny, lease, mod
     prompts = ["The tenant", "The landlord shall give the tenant notice", "rent", PROMPT, "a b"]
     vocabularies = [lm.vocabulary(every[i::5]) for i in range(4)] + [None]
     options = {"mode": mode, "phrase_bias": 3.0, "max_tokens": 33, "positions": positions}
+    options["drafts"] = False  # by the number of sequences that share a pass
     together = batch(lm, prompts, vocabularies, **options)
     for prompt, vocabulary, row in zip(prompts, vocabularies, together, strict=True):
         alone = generate(lm, prompt, vocabulary, **options)

@@ -72,5 +72,5 @@ def test_unfold_at_tolerance_one_draws_whole_phrases_of_the_nucleus_over_v_and_p
     for bias, some in ((-20.0, False), (5.0, True)):
         drawn = batch(lm, [prompt] * 100, lm.vocabulary(phrases), seeds=range(100), max_tokens=3,
                       mode="unfold", tolerance=1.0, phrase_bias=bias, temperature=1.0, top_p=0.5,
-                      draft_bias=-1000.0)  # fmt: skip
+                      drafts=False)  # fmt: skip
         assert any(text.phrases for text in drawn) == some

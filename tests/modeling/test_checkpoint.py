@@ -179,7 +179,7 @@ def test_a_profile_of_version_0_1_is_read_in_the_words_of_today(shelf, tmp_path)
     old = {"mode": "unfold", "tolerance": 0.4, "phrase_bias": 3, "positions": "token"}
     edited(folder, {"profile": {**old, "draft": 2.5, "escape": 8, "weights": "half"}})
     _, profile = read(shelf, folder)
-    assert profile == Profile(**old, draft_bias=2.5, dtype="float16")
+    assert profile == Profile(**old, dtype="float16")
 
 
 def a_file(folder: Path) -> Path:

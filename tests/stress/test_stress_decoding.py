@@ -52,7 +52,7 @@ def random_request(rng):
         "no_repeat_ngram_size": rng.choice([0, 0, 2, 4]),
         "seed": rng.randrange(1 << 30),
         "phrase_bias": rng.choice([-5.0, 0.0, 3.0, 8.0]),
-        "draft_bias": rng.choice([0.0, 5.0, -1000.0]),
+        "drafts": rng.choice([False, True]),
         "overshoot": rng.choice(["allow", "forbid"]),
         "ignore_eos": rng.choice([True, False]),
         "stop": rng.choice([[], [], ["e"], [" t", "い"]]),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from univerb.decoding.choice import Choice, accepted_tokens, accepts, choose
 from univerb.decoding.conditional_head import ConditionalPhraseHead
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place
 from univerb.decoding.repetition import repeated_tokens
-from univerb.engines.base import Floats, Sampler
+from univerb.engines.base import Floats, Output, Sampler
 
 
 class State(NamedTuple):
@@ -22,6 +22,11 @@ class State(NamedTuple):
     """(d,)"""
     logits: Floats
     """(V,)"""
+
+    @classmethod
+    def after(cls, output: Output, row: int) -> Self:
+        """Return the state after a row of a pass."""
+        return cls(output.hidden[row], output.logits[row])
 
 
 class Chooser:

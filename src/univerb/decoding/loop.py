@@ -11,7 +11,7 @@ from typing import Unpack
 
 from univerb.config import GenerationConfig, GenerationOptions
 from univerb.decoding.results import Generation, Piece
-from univerb.decoding.sequence import Sequence
+from univerb.decoding.sequence import Sequence, scores_phrases
 from univerb.engines.base import Output, Row, Session
 from univerb.engines.factory import engine_of
 from univerb.errors import ModelError, OptionError, PromptError, VocabularyError, shown
@@ -57,7 +57,7 @@ class Decoder:
         self._session: Session = engine.session(
             config,
             has_phrases=any(v is not None and (len(v) or config.growth) for v in each_vocabulary),
-            can_grow=any(v is not None for v in each_vocabulary),
+            needs_states=scores_phrases(lm, config) and any(v is not None for v in each_vocabulary),
         )
         self._running: list[int] = []
         """The index of the sequence that each row of the session is."""

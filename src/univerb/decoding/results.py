@@ -71,10 +71,10 @@ class Stats:
     """Pieces: a phrase counts once."""
     steps: int = 0
     """Passes of the backbone after the prefill; one over several rows counts once."""
-    rows: int = 0
-    """Positions computed in these passes."""
     pass_ends: list[int] = field(default_factory=list)
     """For each of these passes the number of base tokens that were written when it ended."""
+    pass_rows: list[int] = field(default_factory=list)
+    """For each of these passes the number of positions computed."""
     phrases: int = 0
     """Number of phrases in the vocabulary at the end."""
     phrase_tokens: int = 0
@@ -85,6 +85,11 @@ class Stats:
     """The part of it that was spent after the first unit was chosen."""
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Positions computed in these passes."""
+        return sum(self.pass_rows)
 
     @property
     def tokens_per_step(self) -> float:

@@ -13,6 +13,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.config import GenerationConfig
+from univerb.engines.row_costs import RowCosts
 from univerb.modeling.phrase_table import TableView
 
 Floats = NDArray[numpy.float32]
@@ -121,17 +122,22 @@ class Sampler(ABC):
 class Engine(Protocol):
     """What computes for an LM."""
 
-    @property
-    def draft_rows(self) -> int:
-        """Rows of a pass that cost about as much as one; below 2 nothing is drafted."""
+    def row_costs(self, config: GenerationConfig) -> RowCosts:
+        """Return what passes over several rows cost: as measured once on this machine."""
         ...
 
     def session(
-        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
+        self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True
     ) -> Session:
         """Begin a batch of sequences.
 
-        Without phrases, and if none can come later, nobody looks at their states.
+        Args:
+            config: The options of the generation.
+            has_phrases: Whether there are phrases: without any, every bit is the bare model's.
+            needs_states: Whether somebody looks at states, now or later.
+
+        Returns:
+            A session.
         """
         ...
 

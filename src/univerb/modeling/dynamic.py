@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
-from univerb.config import EncoderConfig, Profile
+from univerb.config import TRAINING_FREE, EncoderConfig, Profile
+from univerb.errors import ModelError
 from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.adapter import copy_adapter, load_adapter
 from univerb.modeling.backbones import check_usable, load_backbone
@@ -50,7 +51,7 @@ class DynamicLM(PhraseModel):
         self,
         model: PreTrainedModel,
         hf_tokenizer: HFTokenizer,
-        encoder: PhraseEncoder,
+        encoder: PhraseEncoder | None,
         profile: Profile,
     ) -> None:
         added = hf_tokenizer.added_tokens_decoder.items()
@@ -61,7 +62,7 @@ class DynamicLM(PhraseModel):
         super().__init__(tokenizer, profile, model.name_or_path)
         self.model = model
         self._hf_tokenizer = hf_tokenizer
-        self.encoder = encoder
+        self._encoder = encoder
         self.embeddings = Embeddings(model.get_input_embeddings(), model.get_output_embeddings())
         self.static_size, self.width = self.embeddings.output_weight.shape
         config = model.config.get_text_config()
@@ -120,12 +121,13 @@ class DynamicLM(PhraseModel):
         name: str = DEFAULT_MODEL,
         *,
         backbone: str | None = None,
+        encoder: bool = True,
         adapter: bool = False,
         device: str = "cpu",
         dtype: str = "float32",
         offline: bool | None = None,
     ) -> Self:
-        """Load a saved encoder with its backbone, or a bare LM with an untrained encoder.
+        """Load a saved encoder with its backbone, or a bare LM without one.
 
         This is `univerb.load` with the torch engine, which explains the options.
         """
@@ -137,15 +139,15 @@ class DynamicLM(PhraseModel):
         adapter_folder = adapter_beside(folder, name) if adapter else None
         if adapter_folder:
             model = load_adapter(model, adapter_folder)
-        if folder is None:
-            return cls.wrap(model, tokenizer)
         check_usable(model, tokenizer)
+        if folder is None or not encoder:
+            return cls(model, tokenizer, None, TRAINING_FREE)
         description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
-        encoder, profile = read_checkpoint(folder, model, description)
+        stored, profile = read_checkpoint(folder, model, description)
         if adapter_folder:
             changes = {"mode": "atomic", "phrase_bias": 0.0, "eagerness": 0.0}
             profile = profile.model_copy(update=changes)
-        loaded = cls(model, tokenizer, encoder, profile)
+        loaded = cls(model, tokenizer, stored, profile)
         loaded.adapter, loaded.name = adapter_folder, full_name
         if backbone is None:
             loaded.trained_from = read_card(folder).backbone.trained_from
@@ -166,9 +168,25 @@ class DynamicLM(PhraseModel):
             copy_adapter(self.adapter, target / ADAPTER)
 
     @property
+    def has_encoder(self) -> bool:
+        """Whether phrases have vectors."""
+        return self._encoder is not None
+
+    @property
+    def encoder(self) -> PhraseEncoder:
+        """The phrase encoder."""
+        if self._encoder is None:
+            raise ModelError(
+                f"{self.name!r} has no encoder. Train one (univerb train), make a fresh one with "
+                "DynamicLM.wrap(model, tokenizer), or use mode 'unfold' or 'verify', which need "
+                "none."
+            )
+        return self._encoder
+
+    @property
     def encoder_config(self) -> EncoderConfig:
-        """The settings of the phrase encoder."""
-        return self.encoder.config
+        """The settings of the phrase encoder; the defaults where there is none."""
+        return self._encoder.config if self._encoder else EncoderConfig()
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -216,15 +234,18 @@ class DynamicLM(PhraseModel):
     def parameter_version(self) -> int:
         """Return a number that differs once the encoder or the LM's rows are changed."""
         rows = (*self.embeddings.input.parameters(), self.embeddings.output_weight)
-        return parameter_version((*self.encoder.parameters(), *self.encoder.buffers(), *rows))
+        encoder = self._encoder
+        parts = (*encoder.parameters(), *encoder.buffers()) if encoder is not None else ()
+        return parameter_version((*parts, *rows))
 
     def fingerprint(self) -> str:
         """Return a hash of all that phrase vectors depend on: the encoder and the LM's rows."""
         version = self.parameter_version()
         if self._fingerprint is None or self._fingerprint[0] != version:
-            content = hashlib.sha256(self.encoder.config.identity().encode())
+            content = hashlib.sha256(self.encoder_config.identity().encode())
+            weights = self._encoder.state_dict() if self._encoder is not None else {}
             rows = {"input": self.embeddings.input.weight, "output": self.embeddings.output_weight}
-            for name, tensor in [*sorted(self.encoder.state_dict().items()), *rows.items()]:
+            for name, tensor in [*sorted(weights.items()), *rows.items()]:
                 assert isinstance(tensor, Tensor)
                 content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
                 flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -235,7 +256,8 @@ class DynamicLM(PhraseModel):
     @property
     def scoring(self) -> Scoring:
         """How phrases are scored against the LM's states."""
-        head, version = self.encoder.conditional, self.parameter_version()
+        head = self._encoder.conditional if self._encoder is not None else None
+        version = self.parameter_version()
         if self._scoring is None or self._scoring[0] != version:
             state = head.state_dict() if head is not None else {}
             tensors = {name: tensor.float().cpu().numpy() for name, tensor in state.items()}
@@ -244,7 +266,7 @@ class DynamicLM(PhraseModel):
 
     def head_bias(self) -> float:
         """Return what the encoder adds to the score of every phrase."""
-        return float(self.encoder.heads.bias.detach())
+        return float(self.encoder.heads.bias.detach()) if self._encoder is not None else 0.0
 
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere."""

@@ -4,7 +4,7 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -16,7 +16,7 @@ from univerb.modeling.chat_template import Turn
 from univerb.modeling.phrase_table import Matrix, PhraseTable, PhraseVectors, TableView
 from univerb.modeling.scoring import Scoring
 from univerb.modeling.vector_cache import VectorCache
-from univerb.phrase import Phrase
+from univerb.phrase import Document, Phrase
 from univerb.phrases.collection import PhraseItem, collect_phrases
 from univerb.phrases.ngrams import PhraseSource
 from univerb.tokenizer import Tokenizer, check_text
@@ -126,7 +126,7 @@ class PhraseModel(ABC):
 
     @property
     def has_encoder(self) -> bool:
-        """Whether phrases can have vectors; without, they are scored by the LM's own logits."""
+        """Whether phrases have vectors; otherwise they are scored by their first tokens."""
         return True
 
     @property
@@ -156,6 +156,7 @@ class PhraseModel(ABC):
         Returns:
             A vocabulary for this LM.
         """
+        items = list(items) if isinstance(items, Iterator) else items
         phrases = collect_phrases(items, self.tokenizer, source, max_phrases)
         for phrase in phrases:
             if len(phrase) >= self.context_size:
@@ -163,7 +164,16 @@ class PhraseModel(ABC):
                     f"phrase {phrase.text[:40]!r}… has {len(phrase)} tokens; the context of the "
                     f"LM has {self.context_size}. Cut it into shorter phrases."
                 )
-        return DynamicVocabulary(self.static_size, phrases)
+        return DynamicVocabulary(self.static_size, phrases, self._texts(items, phrases))
+
+    def _texts(self, items: Iterable[PhraseItem], phrases: Sequence[Phrase]) -> list[Sequence[int]]:
+        """Return the tokens of documents, and of the phrases that are in none of them."""
+        documents = {item.name: item.text for item in items if isinstance(item, Document)}
+        if not documents:
+            return []
+        others = [p.ids for p in phrases if not any(s.document in documents for s in p.sources)]
+        encoded = self.tokenizer.encode_all_inside(list(documents.values()))
+        return [*(each.ids for each in encoded), *others]
 
     def encode(self, vocabulary: DynamicVocabulary) -> TableView | None:
         """Turn a vocabulary's phrases into vectors: the step between phrases and decoding.
@@ -172,11 +182,7 @@ class PhraseModel(ABC):
         that has grown is encoded again at the price of its new phrases. One that never had a
         phrase has no table: None.
         """
-        if vocabulary.static_size != self.static_size:
-            raise VocabularyError(
-                f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
-                f"{self.static_size}. Make it with lm.vocabulary(...)."
-            )
+        self.check_vocabulary(vocabulary)
         self._drop_stale_vectors()
         with self._lock:
             if vocabulary not in self._tables:
@@ -185,6 +191,14 @@ class PhraseModel(ABC):
                 )
             table = self._tables[vocabulary]
         return table.sync(vocabulary)
+
+    def check_vocabulary(self, vocabulary: DynamicVocabulary) -> None:
+        """Refuse a vocabulary that was made for another LM."""
+        if vocabulary.static_size != self.static_size:
+            raise VocabularyError(
+                f"the vocabulary was made for |V| = {vocabulary.static_size}, this LM has "
+                f"{self.static_size}. Make it with lm.vocabulary(...)."
+            )
 
     def attach(self, source: VectorSource) -> None:
         """Take phrase vectors from a source, such as a corpus, instead of encoding what it has.

@@ -420,7 +420,7 @@ class TestWriting:
         bare = texts["bare"]
         assert bare.steps == bare.tokens == 16 and bare.phrase_tokens == 0
         assert texts["verify"].text == bare.text
-        made = generate(lm, halves.context, vocabulary, max_tokens=16, draft_bias=-1000.0)
+        made = generate(lm, halves.context, vocabulary, max_tokens=16, drafts=False)
         assert texts["profile"].text == made.text
         assert texts["profile"].steps == made.stats.steps + 1
         assert texts["profile"].phrases == [phrase.text for phrase in made.phrases]
@@ -431,18 +431,16 @@ class TestWriting:
         assert all(f"[{phrase}]" in marked for phrase in texts["whole"].phrases)
         assert lm.tokenizer.decode(halves.context).endswith(bare.context) and bare.context
 
-    def test_verify_drafts_where_the_profile_would_choose(self):
+    def test_the_profile_is_that_of_unfold_alone(self):
         profile = Profile(phrase_bias=-1.0, eagerness=4.0)
         known = standard_variants(profile)
         assert known["profile"]["eagerness"] == 4.0 and known["profile"]["phrase_bias"] == -1.0
-        biases = {"phrase_bias": -1.0, "eagerness": 4.0, "draft_bias": 0.0}
-        assert known["verify"] == {"mode": "verify"} | biases
         assert (known["atomic"]["phrase_bias"], known["atomic"]["eagerness"]) == (0.0, 0.0)
 
-    def test_drafts_are_off_or_phrases_alone(self, lm):
-        known = standard_variants(Profile(mode="unfold", draft_bias=4.0))
-        biases = {name: (options or {}).get("draft_bias") for name, options in known.items()}
-        assert biases["profile"] == biases["whole"] == -1000.0 and biases["verify"] == 0.0
+    def test_verify_alone_drafts(self):
+        known = standard_variants(Profile(mode="unfold"))
+        drafts = {name: (options or {}).get("drafts", True) for name, options in known.items()}
+        assert not drafts["profile"] and not drafts["whole"] and drafts["verify"]
         assert standard_variants(Profile(mode="verify"))["profile"] == known["verify"]
 
     def test_perplexity_is_the_bare_lms(self, lm, halves, texts):

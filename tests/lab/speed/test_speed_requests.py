@@ -2,30 +2,34 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conftest import TEXT, make_llama, make_tokenizer, saved_encoder, stir
+from conftest import TEXT, make_circling, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.applications import answer as answer_module
 from univerb.documents.chunks import Chunk
-from univerb.errors import CorpusError, DocumentError, OptionError
-from univerb.lab.data import open_or_build
+from univerb.errors import DocumentError, MissingExtra, ModelMissing, OptionError
+from univerb.lab.protocols.passages import is_held_out
+from univerb.lab.speed.hosts import UniverbHost, gguf_precision, load_host, prompt_lookup
 from univerb.lab.speed.parts import time_part
 from univerb.lab.speed.run import make_plan
-from univerb.lab.speed.systems import (
-    SYSTEMS,
-    HFSystem,
-    LlamaSystem,
-    SystemSettings,
-    UniverbSystem,
+from univerb.lab.speed.systems import LOOKUP_TOKENS, SYSTEMS, SystemSettings
+from univerb.lab.speed.workloads import (
+    WORKLOADS,
+    Request,
+    RequestMaker,
+    choose_workloads,
+    make_requests,
+    warm_up_request,
 )
-from univerb.lab.speed.workloads import WORKLOADS, Request, make_requests, warm_up_requests
+from univerb.loading import load
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
-from univerb.phrases.content import content_words
 
 SPEED = ("lab", "speed")
+TORCH = [name for name, spec in SYSTEMS.items() if spec.host == "torch"]
 
 
 @pytest.fixture(scope="module")
@@ -33,158 +37,238 @@ def lm() -> DynamicLM:
     return stir(DynamicLM.wrap(make_llama(), make_tokenizer()))
 
 
+def write_lines(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 @pytest.fixture
-def data(tmp_path, monkeypatch) -> Path:
+def data(tmp_path) -> Path:
     """A folder as the real one, with a few sentences."""
-    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "data"
-    for name in ("wikitext103", "law", "asqa", "wiki"):
-        (folder / name).mkdir(parents=True)
-    articles = "".join(
-        f" = Lease {n} = \n \n The tenant 's rent is 1 @,@ {n}00 . {TEXT} \n \n = = Part = = \n"
-        for n in range(3)
-    )
-    (folder / "wikitext103/wiki.test.tokens").write_text(articles)
-    (folder / "law/lawmt.test.en").write_text(f"{TEXT}\nShort.\n{TEXT} More.\n")
-    (folder / "law/jrc-acquis.en").write_text(f"{TEXT}\n\nThe tenant shall pay.\n")
-    with gzip.open(folder / "law/eurlex.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"celex": "1", "title": "Act", "text": f"{TEXT} {TEXT}"}) + "\n")
-    with gzip.open(folder / "wiki/train-00.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"id": "1", "title": "Lease", "text": f"{TEXT} {TEXT}"}) + "\n")
+    long = [
+        {"id": f"v{n}", "title": "Lease", "text": f"{n} leases.\n{TEXT} {TEXT}"} for n in range(9)
+    ]
+    write_lines(folder / "wiki/valid.jsonl.gz", [*long, {"id": "s", "title": "S", "text": "Short"}])
+    others = [{"id": f"t{n}", "title": "Lease", "text": f"Other {n}. {TEXT}"} for n in range(3)]
+    write_lines(folder / "wiki/train-00.jsonl.gz", others)
+    acts = [{"celex": str(n), "title": "Act", "text": f"Act {n}. {TEXT}"} for n in range(40)]
+    write_lines(folder / "law/eurlex.jsonl.gz", acts)
     docs = [{"title": f"Lease {n}", "text": f"{n}. {TEXT[:80]}"} for n in range(5)]
     items = [
         {"question": f"Who pays {n}?", "docs": docs, "qa_pairs": [], "annotations": []}
-        for n in range(4)
+        for n in range(60)
     ]
+    (folder / "asqa").mkdir()
     with gzip.open(folder / "asqa/asqa_200_with_docs.json.gz", "wt") as file:
         json.dump(items, file)
     return folder
 
 
 class TestWorkloads:
-    @pytest.mark.parametrize(("name", "corpus_name"), [("wikitext", "wiki"), ("law", "law")])
-    def test_prefixes_with_a_corpus(self, lm, data, name, corpus_name):
-        corpus = open_or_build(lm, corpus_name, data)
-        requests = make_requests(lm, name, data, corpus, limit=8)
-        assert len(requests) == {"wikitext": 3, "law": 2}[name]
-        for request in requests:
-            assert len(request.ids) == 32
-            assert request.query == lm.tokenizer.decode(request.ids)
-            every = {phrase.ids for phrase in corpus.vocabulary(lm, request.query)}
-            # The corpus is as in the paper; what is timed is what users get.
-            offered = list(loaded(lm, "univerb-torch-verify")._phrases(request))
-            assert 0 < len(offered) < len(every) and {p.ids for p in offered} <= every
-            assert all(content_words(phrase.text) for phrase in offered)
-        assert open_or_build(lm, corpus_name, None).manifest == corpus.manifest
+    @pytest.fixture
+    def make(self, lm, data) -> RequestMaker:
+        return RequestMaker(lm, data, limit=4, max_tokens=16, passages=2)
 
-    def test_answers_have_the_prompt_of_answer(self, lm, data, monkeypatch):
+    @pytest.mark.parametrize("name", ["open", "law"])
+    def test_beginnings_have_passages_of_other_texts(self, make, name):
+        requests = make_requests(name, make)
+        assert 0 < len(requests) <= 4
+        for request in requests:
+            assert len(request.ids) == 64 and request.max_tokens == 16
+            assert len(request.passages) == 2
+            origins = {passage.document for passage in request.passages}
+            if name == "open":
+                assert request.name.startswith("valid") and request.name != "valid.jsonl.gz#s"
+                assert all(origin.startswith("train-00") for origin in origins)
+            else:
+                assert is_held_out(request.name) and not any(map(is_held_out, origins))
+
+    def test_answers_have_the_prompt_of_answer_and_leave_development_alone(
+        self, make, lm, monkeypatch
+    ):
         seen = {}
 
         def generate(lm, prompt, vocabulary, **options):
-            seen["ids"], seen["phrases"] = prompt, {phrase.ids for phrase in vocabulary}
+            seen["ids"] = prompt
             raise KeyboardInterrupt
 
         monkeypatch.setattr(answer_module, "generate", generate)
-        [request] = make_requests(lm, "answers", data, None, limit=1, max_tokens=16)
+        first, *others = make_requests("answers", make)
         documents = [Document(f"{n}. {TEXT[:80]}", f"{n + 1} Lease {n}") for n in range(3)]
         with pytest.raises(KeyboardInterrupt):
-            answer_module.answer(lm, request.name, documents, max_tokens=16)
-        assert list(request.ids) == seen["ids"]
-        assert len(request.passages) == 3
-        phrases = loaded(lm, "univerb-torch-verify")._phrases(request)
-        assert {phrase.ids for phrase in phrases} == seen["phrases"]
+            answer_module.answer(lm, first.name, documents, max_tokens=16)
+        assert list(first.ids) == seen["ids"] and len(first.passages) == 3
+        assert first.name == "Who pays 40?" and len(others) == 3
 
-    def test_demo(self, lm):
-        requests = make_requests(lm, "demo", None, None, limit=4)
-        assert all(request.passages and not request.corpus for request in requests)
+    def test_summaries_show_the_article_and_are_as_long_as_its_first_paragraph(self, lm, data):
+        [short] = make_requests("summaries", RequestMaker(lm, data, 1, 16, 2))
+        assert short.max_tokens == 16 and TEXT in lm.tokenizer.decode(short.ids)
+        paragraph = " ".join(["the tenant shall pay"] * 30)
+        write_lines(data / "wiki/valid.jsonl.gz", [{"id": "a", "title": "A", "text": paragraph}])
+        [long] = make_requests("summaries", RequestMaker(lm, data, 1, 200, 2))
+        assert long.max_tokens == len(lm.tokenizer.encode(paragraph).ids) > 64
+
+    def test_a_long_article_is_cut_to_the_context(self, lm, data):
+        article = {"id": "a", "title": "A", "text": " ".join([TEXT] * 30)}
+        write_lines(data / "wiki/valid.jsonl.gz", [article])
+        [request] = make_requests("summaries", RequestMaker(lm, data, 1, 64, 2))
+        assert len(request.ids) + request.max_tokens <= lm.context_size
+        assert article["text"].startswith(request.passages[0].text)
+
+    def test_demo_needs_no_data(self, lm):
+        requests = make_requests("demo", RequestMaker(lm, Path("gone"), 4, 16, 2))
+        assert all(request.passages and len(request.ids) == 32 for request in requests)
         assert len({request.key for request in requests}) == 4
 
-    def test_too_short(self, lm, data):
-        (data / "law/lawmt.test.en").write_text("Short.\n")
-        with pytest.raises(DocumentError, match="no text of more than 32 tokens"):
-            make_requests(lm, "law", data, open_or_build(lm, "law", data))
+    def test_requests_of_a_run_differ_by_all_that_they_hold(self, lm):
+        one = Request("demo", "a", (1, 2), (), 8)
+        others = [
+            Request("demo", "a", (1, 3), (), 8),
+            Request("demo", "a", (1, 2), (Chunk("d", 0, "text"),), 8),
+            Request("demo", "a", (1, 2), (), 9),
+        ]
+        assert len({request.key for request in (one, *others)}) == 4
 
-    def test_a_corpus_of_another_model_is_refused(self, lm, data):
-        folder = open_or_build(lm, "law", data).folder
-        other = stir(DynamicLM.wrap(make_llama(), make_tokenizer()), seed=2)
-        with pytest.raises(CorpusError, match="another encoder"):
-            open_or_build(other, "law", data, folder)
+    def test_too_short(self, make):
+        write_lines(make.data / "wiki/valid.jsonl.gz", [{"id": "s", "title": "S", "text": "Hi"}])
+        with pytest.raises(DocumentError, match="no text of more than 64 tokens"):
+            make_requests("open", make)
 
-    def test_a_corpus_needs_its_data(self, lm, data):
+    def test_missing_data_is_named(self, data):
+        assert choose_workloads([], data) == ["open", "law", "answers", "summaries"]
         (data / "wiki/train-00.jsonl.gz").unlink()
-        with pytest.raises(DocumentError, match="--wiki-corpus"):
-            open_or_build(lm, "wiki", data)
-
-    def test_warm_up_is_for_each_origin_of_phrases_and_is_not_measured(self, lm):
-        requests = [Request("law", "a", (1,), corpus="x"), Request("law", "b", (2,), corpus="x")]
-        requests.append(Request("demo", "c", (3,), passages=(Chunk("d", 0, "text"),)))
-        warm_up = warm_up_requests(lm, requests)
-        assert [request.corpus for request in warm_up] == ["x", ""]
-        assert warm_up[1].passages
-        assert not {one.ids for one in warm_up} & {one.ids for one in requests}
+        with pytest.raises(DocumentError, match=r"'open' needs 'wiki/train-00.jsonl.gz'.*--data"):
+            choose_workloads(["open"], data)
+        assert choose_workloads([], data) == ["law", "answers", "summaries"]
 
 
-def loaded(lm: DynamicLM, name: str) -> UniverbSystem:
-    """A system over a model that is in this process already."""
-    system = UniverbSystem.__new__(UniverbSystem)
-    system._lm, system._corpora, system._has_phrases, system._control = lm, {}, True, None
-    system._options = {"mode": SYSTEMS[name].mode}
-    return system
+@pytest.fixture(scope="module", params=[make_llama, make_gpt2, make_circling])
+def host(request) -> UniverbHost:
+    return UniverbHost(stir(DynamicLM.wrap(request.param(), make_tokenizer())))
+
+
+@pytest.fixture(scope="module")
+def request_(lm) -> Request:
+    ids = tuple(lm.tokenizer.encode_prompt(TEXT)[:40])
+    return Request("demo", "lease", ids, (Chunk("lease", 0, TEXT),), 12)
 
 
 class TestSystems:
-    @pytest.fixture
-    def settings(self, tmp_path) -> SystemSettings:
-        folder = saved_encoder(tmp_path)
-        return SystemSettings(str(folder), str(tmp_path / "tiny"), threads=1, context=256)
+    def test_all_write_as_many_tokens_and_lossless_ones_the_same(self, host, request_):
+        measured = {name: host.write(SYSTEMS[name], request_) for name in TORCH}
+        assert measured["hf"].pass_rows == measured["torch-plain"].pass_rows == [1] * 11
+        for name, cost in measured.items():
+            spec = SYSTEMS[name]
+            assert len(cost.ids) == 12 and 0 < cost.passes <= 11
+            assert min(cost.prefill, cost.decode) > 0 and (cost.encode > 0) == bool(spec.mode)
+            assert cost.total == pytest.approx(cost.encode + cost.prefill + cost.decode)
+            assert (cost.phrases > 0) == bool(spec.mode)
+            if spec.dtype == "float32" and spec.mode in (None, "verify"):
+                assert cost.ids == measured["hf"].ids, name
 
-    @pytest.fixture
-    def request_(self, lm) -> Request:
-        ids = tuple(lm.tokenizer.encode_prompt(TEXT)[:32])
-        return Request("demo", "lease", ids, passages=(Chunk("lease", 0, TEXT),))
+    def test_half_precision_is_for_the_whole_group_and_for_nothing_else(
+        self, host, request_, monkeypatch
+    ):
+        from univerb.engines.torch.prepacked import Float16Linear, Float32Linear
 
-    def test_all_write_as_many_tokens_and_lossless_ones_the_same(self, settings, request_):
-        plain = HFSystem(settings, SYSTEMS["hf"]).write(request_, 12)
-        assert (len(plain.ids), plain.steps, plain.prepare) == (12, 11, 0.0)
-        assert plain.total == pytest.approx(plain.first + plain.decode)
-        lookup = HFSystem(settings, SYSTEMS["hf-prompt-lookup"]).write(request_, 12)
-        assert lookup.ids == plain.ids and lookup.steps <= 11
-        for name in (one for one in SYSTEMS if one.startswith("univerb-torch")):
-            system = UniverbSystem(settings, SYSTEMS[name])
-            own = system.write(request_, 12)
-            assert system.precision == ("float16" if "float16" in name else "float32")
-            assert len(own.ids) == 12 and own.steps <= 11
-            assert min(own.prefill, own.decode, own.prepare) >= 0
-            assert (own.phrases > 1) == ("plain" not in name)
-            assert "plain" not in name or (own.steps, own.phrase_tokens) == (11, 0)
-            if SYSTEMS[name].mode in (None, "verify"):
-                assert own.ids == plain.ids
+        used = set()
 
-    def test_a_corpus_is_opened_once(self, lm, data):
-        corpus = open_or_build(lm, "law", data)
-        [request] = make_requests(lm, "law", data, corpus, limit=1)
-        system = loaded(lm, "univerb-torch-unfold")
-        assert system.write(request, 4).phrases > 0
-        assert system._corpus(request.corpus) is system._corpus(request.corpus)
+        def watch(multiply):
+            return lambda layer, rows: used.add(type(layer)) or multiply(layer, rows)
 
-    def test_llama_needs_a_gguf_file(self, settings):
-        pytest.importorskip("llama_cpp")
-        with pytest.raises(Exception, match="has no GGUF file"):
-            LlamaSystem(settings)
+        for kind in (Float16Linear, Float32Linear):
+            monkeypatch.setattr(kind, "multiply", watch(kind.multiply))
+        monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+        for name in TORCH:
+            used.clear()
+            host.write(SYSTEMS[name], request_)
+            kernels = {"float16": {Float16Linear}, "float32": {Float32Linear}}[SYSTEMS[name].dtype]
+            assert used == (kernels if SYSTEMS[name].kernels == "torch prepacked" else set()), name
 
-    def test_llama_reads_the_file_that_univerb_computes_with(self, tmp_path, monkeypatch):
-        pytest.importorskip("llama_cpp")
-        from gguf import GGMLQuantizationType
+    def test_a_request_finds_no_vectors_of_another_one(self, host, request_):
+        first, second = (host.write(SYSTEMS["torch-verify"], request_) for _ in range(2))
+        encoded = []
+        encode = host._lm.run_encoder
+        host._lm.run_encoder = lambda phrases: encoded.append(len(phrases)) or encode(phrases)
+        try:
+            host.write(SYSTEMS["torch-unfold"], request_)
+        finally:
+            del host._lm.run_encoder
+        assert sum(encoded) >= first.phrases == second.phrases
 
+    def test_a_wider_machine_is_drafted_for_and_forgotten(self, request_):
+        host = UniverbHost(DynamicLM.wrap(make_circling(), make_tokenizer()))
+        request = replace(request_, max_tokens=30)
+        before = host.write(SYSTEMS["torch-verify"], request)
+        narrow, wide = (
+            host.write(SYSTEMS[f"torch-verify-wide-{width}"], request) for width in (4, 16)
+        )
+        assert sum(narrow.pass_rows) < sum(wide.pass_rows)
+        assert narrow.ids == wide.ids == before.ids
+        assert host.write(SYSTEMS["torch-verify"], request).pass_rows == before.pass_rows
+
+    def test_hf_leaves_the_model_alone(self, host, request_):
+        model = host._lm.model
+        parts = dict(model.named_modules())
+        end = model.generation_config.eos_token_id
+        host.write(SYSTEMS["hf-lookup-prepacked"], request_)
+        assert dict(model.named_modules()) == parts and "forward" not in vars(model)
+        assert model.generation_config.eos_token_id == end
+
+    def test_llama_cpp_needs_its_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("univerb.lab.speed.hosts.default_gguf", lambda: None)
+        settings = SystemSettings(str(saved_encoder(tmp_path)), threads=1, context=256)
+        with pytest.raises(ModelMissing, match="univerb setup"):
+            load_host("llamacpp-as-shipped", settings)
+
+    def test_on_llama_cpp(self, tmp_path, monkeypatch, lm, request_):
+        pytest.importorskip("gguf")
         from tiny_gguf import write_gguf
 
         monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
-        layers = GGMLQuantizationType.Q4_1
-        slow = write_gguf(tmp_path / "tiny.Q4_1.gguf", make_llama(), layers=layers)
-        monkeypatch.setattr("univerb.lab.speed.systems.default_gguf", lambda: slow)
-        system = LlamaSystem(SystemSettings("tiny", "smollm2-135m", 1, 64))
-        assert system.precision == "GGUF Q8_0"
-        assert len(system.write(Request("demo", "first", (5, 9, 17)), 4).ids) == 4
+        gguf = write_gguf(tmp_path / "tiny.F32.gguf", lm.model)
+        encoder = saved_encoder(tmp_path, lm=lm)
+        try:
+            host = UniverbHost(load(str(encoder), engine="llamacpp", gguf=str(gguf), threads=1))
+        except MissingExtra as missing:
+            pytest.skip(str(missing))
+        names = [name for name, spec in SYSTEMS.items() if spec.host == "llamacpp"]
+        measured = {name: host.write(SYSTEMS[name], request_) for name in names}
+        assert host.weights == "F32"
+        plain = measured["llamacpp-plain"]
+        assert plain.pass_rows == [1] * 11 and all(len(m.ids) == 12 for m in measured.values())
+        assert measured["llamacpp-lookup"].ids == measured["llamacpp-verify"].ids == plain.ids
+
+
+class TestPromptLookup:
+    @pytest.mark.parametrize(
+        ("text", "draft"),
+        [
+            ([1, 2, 3, 1, 2], [3, 1, 2]),
+            ([9, 2, 5, 1, 2, 3, 1, 2], [3, 1, 2]),
+            ([1, 2, 3, 4, 2], [3, 4, 2]),
+            ([1, 2, 3], []),
+            ([7], []),
+            ([7, 7], [7]),
+        ],
+    )
+    def test_the_longest_and_first_occurrence_wins(self, text, draft):
+        assert prompt_lookup(text) == draft
+
+    def test_drafts_are_what_hf_drafts(self):
+        import random
+
+        import torch
+        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+        hf = PromptLookupCandidateGenerator(num_output_tokens=LOOKUP_TOKENS, max_length=1000)
+        draw = random.Random(0)
+        for _ in range(200):
+            text = [draw.randrange(6) for _ in range(draw.randrange(3, 40))]
+            drafted = hf.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
+            assert prompt_lookup(text) == drafted
 
 
 class TestParts:
@@ -210,18 +294,23 @@ class TestCommand:
         """Real processes, tiny model; the report names no folder of this machine."""
         monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
         encoder = saved_encoder(tmp_path)
-        systems = ["--system", "hf", "--system", "univerb-torch-verify", "--system", "llama.cpp"]
+        names = ["hf", "torch-plain", "torch-verify", "torch-verify-wide-8", "llamacpp-plain"]
+        systems = [word for name in names for word in ("--system", name)]
         sizes = ["--limit", 2, "--max-tokens", 6, "--threads", 1, "--workload", "demo"]
         out = tmp_path / "out"
         ran = run(*SPEED, *systems, *sizes, "--model", encoder, "-o", out, "--json")
         assert ran.code == 0, ran.err
-        times, work = (ran.json["tables"][name]["rows"] for name in ("demo", "demo: work"))
-        assert [row["system"] for row in times] == ["hf", "univerb-torch-verify"]
-        assert [row["precision"] for row in times] == ["float32", "float32"]
-        assert work[1]["same text"] == "hf 2/2"
-        assert all(row["peak MB"] > 10 for row in work)
-        assert list(ran.json["not_measured"]) == ["llama.cpp"]
-        facts = ("model", "seed", "threads", "timed", "requests", "corpora", "profile")
+        times, work, simulated = (
+            ran.json["tables"][name]["rows"] for name in ("demo", "demo: work", "demo: simulation")
+        )
+        assert [row["system"] for row in times] == ["hf", "torch-plain", "torch-verify"]
+        assert {row["weights"] for row in times} == {"float32"}
+        assert [row["kernels"] for row in times] == ["torch", "torch prepacked", "torch prepacked"]
+        assert times[1]["x plain"] is None and times[2]["x plain"]["median"] > 0
+        assert [row["plain's text"] for row in work] == ["2 of 2", "", "2 of 2", "2 of 2"]
+        assert [row["system"] for row in simulated] == ["torch-verify", "torch-verify-wide-8"]
+        assert list(ran.json["not_measured"]) == ["llamacpp-plain"]
+        facts = ("model", "seed", "threads", "timed", "requests", "profile", "processor", "torch")
         assert set(facts) <= set(ran.json["about"])
         assert {path.name for path in out.iterdir()} == {"systems.json", "systems.md"}
         for path in out.iterdir():
@@ -256,9 +345,27 @@ class TestCommand:
 
 class TestPlans:
     def test_more_threads_than_processors_are_refused_before_anything_is_made(self, lm):
+        make = RequestMaker(lm, Path("gone"), 1, 16, 3)
         with pytest.raises(OptionError, match="threads is 4096"):
-            make_plan(lm, ["demo"], ["hf"], threads=4096)
+            make_plan(["demo"], ["hf"], make, threads=4096)
 
     def test_a_text_that_does_not_fit_is_refused(self, lm):
+        make = RequestMaker(lm, Path("gone"), 1, lm.context_size, 3)
         with pytest.raises(OptionError, match=r"positions; .* Lower --max-tokens"):
-            make_plan(lm, ["demo"], ["hf"], max_tokens=lm.context_size)
+            make_plan(["demo"], ["hf"], make)
+
+    def test_the_warm_up_is_not_measured(self, lm):
+        plan = make_plan(["demo"], ["hf"], RequestMaker(lm, Path("gone"), 4, 16, 3))
+        assert warm_up_request(lm).ids not in {request.ids for request in plan.requests}
+
+
+@pytest.mark.parametrize(
+    ("file", "precision"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
+        ("model-f16.gguf", "F16"),
+        ("model.gguf", "GGUF"),
+    ],
+)
+def test_the_precision_of_a_gguf_file(file, precision):
+    assert gguf_precision(Path(file)) == precision

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from univerb.cli.console import show_warnings
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.lab.options import DataFolder, LawCorpus, WikiCorpus
+from univerb.cli.lab.options import DataFolder
 from univerb.cli.lab.reports import publish
 from univerb.cli.loading import load_model
 from univerb.cli.options import MODEL, AsJson, ModelOptions, make_folder
@@ -32,13 +32,15 @@ class SystemsOptions(Options):
     """The requests, and the systems that are compared."""
 
     workload: tuple[str, ...] = ()
-    """wikitext, law, answers or demo. Repeatable; by default all that there is data for, or else
-    the demo."""
+    """open, law, answers, summaries or demo. Repeatable; by default all that there is data for, or
+    else the demo."""
     system: tuple[str, ...] = ()
-    """hf, hf-bfloat16, hf-prompt-lookup, llama.cpp, univerb-torch, univerb-llamacpp, or
-    one mode of these, such as univerb-torch-unfold. Repeatable; by default all."""
+    """A group (float32, float16, llamacpp, simulation) or one system, such as torch-verify.
+    Repeatable; by default all."""
     max_tokens: int = Field(default=128, ge=2)
     """Base tokens of each request."""
+    passages: int = Field(default=3, ge=1, le=1000)
+    """Passages of other texts that the phrases of open and law come from."""
 
 
 @with_flags
@@ -52,7 +54,10 @@ def speed(
             "second; corpus: building and querying one."
         ),
     ] = PartName.systems,
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each workload, or rounds.")] = 8,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Prompts of each workload (20 by default), or rounds (8)."),
+    ] = None,
     docs: Annotated[
         list[str] | None, typer.Option(help="Text that a part is timed on; the demo's by default.")
     ] = None,
@@ -60,42 +65,34 @@ def speed(
         Path | None, typer.Option(help="head: take phrases and their vectors from here.")
     ] = None,
     data: DataFolder = None,
-    wiki_corpus: WikiCorpus = None,
-    law_corpus: LawCorpus = None,
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Write the report here; `systems` resumes.")
     ] = Path("speed"),
     as_json: AsJson = False,
 ) -> None:
-    """Time univerb beside HF generate, prompt lookup and llama.cpp, or a part of it by itself."""
+    """Time univerb beside plain decoding and prompt lookup, or a part of it by itself."""
     from univerb.lab.speed.run import forget_rounds
 
     show_warnings()
     if part is PartName.systems:
-        corpora = {"wiki": wiki_corpus, "law": law_corpus}
-        report = _time_systems(systems, model, limit, data, corpora, out)
+        report = _time_systems(systems, model, limit or 20, data, out)
     else:
         from univerb.lab.speed.parts import time_part
 
         make_folder("--out", out)
         lm = load_model(**dict(model))
         with progress_bars() as tell:
-            report = time_part(lm, part, docs or [], corpus, limit, tell)
+            report = time_part(lm, part, docs or [], corpus, limit or 8, tell)
     publish(report, part, out, as_json)
     forget_rounds(out)
 
 
 def _time_systems(
-    options: SystemsOptions,
-    model: ModelOptions,
-    limit: int,
-    data: Path | None,
-    corpora: dict[str, Path | None],
-    out: Path,
+    options: SystemsOptions, model: ModelOptions, limit: int, data: Path | None, out: Path
 ) -> "SpeedReport":
     from univerb.lab.data import find_data
     from univerb.lab.speed.systems import choose_systems
-    from univerb.lab.speed.workloads import choose_workloads
+    from univerb.lab.speed.workloads import RequestMaker, choose_workloads
 
     # Before the model is loaded: a wrong name must not cost that first.
     names, data = choose_systems(options.system), find_data(data)
@@ -105,19 +102,9 @@ def _time_systems(
     from univerb.lab.speed.run import make_plan, run_systems
 
     lm = load_model(model.name, engine="torch", offline=model.offline)
+    make = RequestMaker(lm, data or Path(), limit, options.max_tokens, options.passages)
+    plan = make_plan(workloads, names, make, model.threads, model.offline)
+    # Systems load the model for themselves; this copy has made the prompts.
+    del lm, make
     with progress_bars() as tell:
-        plan = make_plan(
-            lm,
-            workloads,
-            names,
-            data=data,
-            corpora=corpora,
-            limit=limit,
-            max_tokens=options.max_tokens,
-            threads=model.threads,
-            offline=model.offline,
-            progress=tell,
-        )
-        # Each system loads the model for itself; this copy has made the prompts.
-        del lm
         return report_systems(run_systems(plan, out, tell))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy
 from numpy.typing import NDArray
 
-from univerb.config import EncoderConfig, Profile
+from univerb.config import TRAINING_FREE, EncoderConfig
 from univerb.engines.llamacpp.conversion import as_q8_0
 from univerb.engines.llamacpp.gguf_checks import INPUT, OUTPUT, check_language_model
 from univerb.engines.llamacpp.gguf_file import GgufFile
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[numpy.float32]
 
-PLAIN_PROFILE = Profile(mode="unfold", tolerance=0.9)
-"""Of an LM without an encoder: its own logits propose phrases, and cut them."""
 _BLOCK = 4096
 """Rows that are de-quantised at once when a whole matrix is read: ten megabytes."""
 _PROBES = (1, 7, 3)
@@ -73,7 +71,7 @@ class LlamaCppLM(PhraseModel):
         self.gguf = gguf
         self._parts = parts
         self._encoder = encoder
-        super().__init__(parts.tokenizer, encoder.profile if encoder else PLAIN_PROFILE, name)
+        super().__init__(parts.tokenizer, encoder.profile if encoder else TRAINING_FREE, name)
         self.native = NativeModel(gguf.path, threads)
         self.static_size, self.width = self.native.static_size, self.native.width
         self.context_size = self.native.context_size
@@ -87,6 +85,7 @@ class LlamaCppLM(PhraseModel):
         name: str = DEFAULT_MODEL,
         *,
         gguf: str | Path | None = None,
+        encoder: bool = True,
         threads: int | None = None,
         offline: bool | None = None,
     ) -> Self:
@@ -102,6 +101,9 @@ class LlamaCppLM(PhraseModel):
             path = Path(name).expanduser()
             file = _opened(path)
             return cls(file, parts_inside(file), None, str(path.resolve()), count)
+        if not encoder and name == DEFAULT_MODEL:
+            file = as_q8_0(default_file(name, name))
+            return cls(file, parts_inside(file), None, name, count)
         folder, full_name = find_encoder(name)
         if folder is None:
             raise CheckpointError(
@@ -109,13 +111,14 @@ class LlamaCppLM(PhraseModel):
                 f"wrote, or {DEFAULT_MODEL!r}; for an LM without an encoder, the GGUF file itself "
                 "as the model."
             )
-        encoder, backbone = StoredEncoder(folder), backbone_of(folder)
+        stored, backbone = StoredEncoder(folder), backbone_of(folder)
         tokens = tokenizer_folder(folder, backbone, offline)
         if gguf is None:
             file = as_q8_0(default_file(backbone, name))
         else:
             file = _opened(Path(gguf).expanduser())
-        return cls(file, parts_beside(file, encoder.card, tokens), encoder, full_name, count)
+        parts = parts_beside(file, stored.card, tokens)
+        return cls(file, parts, stored if encoder else None, full_name, count)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

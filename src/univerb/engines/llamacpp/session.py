@@ -24,6 +24,8 @@ from univerb.engines.llamacpp.native import PASS_ROWS, Bytes, Context
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
 from univerb.engines.llamacpp.sampling import NumpySampler, make_sampler
 from univerb.engines.prefixes import MIN_TOKENS
+from univerb.engines.row_costs import RowCosts
+from univerb.engines.row_timing import row_costs
 from univerb.errors import ModelError, OptionError, UniverbError
 
 _PROMPT_ROWS = 64
@@ -42,20 +44,21 @@ class LlamaCppEngine:
     def __init__(self, lm: LlamaCppLM) -> None:
         self._lm = lm
 
-    @property
-    def draft_rows(self) -> int:
-        """One: llama.cpp on a CPU computes, it does not wait for memory."""
-        return 1
+    def row_costs(self, config: GenerationConfig) -> RowCosts:
+        """Return what passes over several rows cost."""
+        lm = self._lm
+        identity = (lm.gguf.cache_key(), lm.threads)
+        return row_costs(lambda: LlamaCppSession(lm, False), "llamacpp", *identity)
 
     def session(
-        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
+        self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True
     ) -> "LlamaCppSession":
         """Begin a batch of sequences.
 
         Args:
             config: Its positions must be "unit".
-            has_phrases: Whether states are needed now,
-            can_grow: or may be needed later.
+            has_phrases: Whether there are phrases.
+            needs_states: Whether somebody looks at states, now or later.
 
         Returns:
             A session.
@@ -69,7 +72,7 @@ class LlamaCppEngine:
                 "'unit', or the torch engine."
             )
         keeps = has_phrases and config.prefix_cache
-        return LlamaCppSession(self._lm, has_phrases or can_grow, prefix_cache=keeps)
+        return LlamaCppSession(self._lm, needs_states, prefix_cache=keeps)
 
     def sampler(self, config: GenerationConfig) -> NumpySampler:
         """Make a sampler for one sequence."""

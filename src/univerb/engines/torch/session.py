@@ -12,7 +12,6 @@ bare model in a batch.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -22,6 +21,8 @@ from transformers import Cache, DynamicCache
 
 from univerb.config import GenerationConfig, KernelDtype, Positions
 from univerb.engines.base import Floats, Output, PhraseRow, Row
+from univerb.engines.row_costs import RowCosts
+from univerb.engines.row_timing import row_costs
 from univerb.engines.torch.phrase_weights import TorchPhraseWeights
 from univerb.engines.torch.prefix_cache import PrefixCache
 from univerb.engines.torch.prepacked import can_prepack, prepacked_model, skip_padding
@@ -43,14 +44,19 @@ class TorchEngine:
     def __init__(self, lm: DynamicLM) -> None:
         self._lm = lm
 
-    @cached_property
-    def draft_rows(self) -> int:
-        """Eight where weights are read once for all rows: prepacked, or on a GPU."""
+    def row_costs(self, config: GenerationConfig) -> RowCosts:
+        """Return what passes over several rows cost, with prepacked weights where there are any."""
         model = self._lm.model
-        return 8 if model.device.type != "cpu" or can_prepack(model) else 1
+        precision = [config.dtype, model.dtype, model.device, can_prepack(model)]
+        identity = (self._lm.name, model.num_parameters(), *precision, torch.get_num_threads())
+
+        def begin() -> TorchSession:
+            return TorchSession(self._lm, dtype=config.dtype, has_phrases=True)
+
+        return row_costs(begin, "torch", torch.__version__, *identity)
 
     def session(
-        self, config: GenerationConfig, *, has_phrases: bool, can_grow: bool = False
+        self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True
     ) -> "TorchSession":
         """Begin a batch of sequences; states are there whether phrases come or not."""
         return TorchSession(

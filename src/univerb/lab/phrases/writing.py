@@ -12,6 +12,7 @@ import torch
 from univerb.config import GenerationConfig, Profile
 from univerb.decoding.loop import batch
 from univerb.decoding.results import Generation
+from univerb.engines.row_costs import RowCosts, assume
 from univerb.lab.metrics.copying import longest_run
 from univerb.lab.metrics.repetition import SIZES, mean_repetition, rep_n, words
 from univerb.lab.phrases.phrase_words import count_words, share
@@ -30,10 +31,9 @@ REPEATED_NGRAM = 8
 """Base tokens: what a text says again in so many costs no LM an effort."""
 _SHOWN = 24
 """Tokens of a first half that a report shows."""
-_NO_DRAFTS = {"draft_bias": -1000.0}
-_PHRASE_DRAFTS = {"draft_bias": 0.0}
-"""Above 0, prompt lookup would draft, too."""
-
+_NO_DRAFTS = {"drafts": False}
+_COSTS = RowCosts({1: 1.0, 8: 1.0, 32: 4.0})
+"""`verify` drafts as where eight rows cost no more than one, on every machine alike."""
 
 Variants = Mapping[str, dict[str, Any] | None]
 """Options of decoding that are compared, by name; None means the bare LM, without phrases."""
@@ -42,15 +42,15 @@ Variants = Mapping[str, dict[str, Any] | None]
 def standard_variants(profile: Profile) -> Variants:
     """Return the variants that are compared, by name: the bare LM, the profile, and four others.
 
-    In `unfold` nothing is drafted, in `verify` phrases alone are: steps are what phrases save. It
-    drafts where `unfold` would choose.
+    In `unfold` nothing is drafted: steps are what phrases save. `verify` is the plain LM with
+    drafts from the same documents, and from the text itself.
     """
     resolved = GenerationConfig().resolved(profile)
     names = {"phrase_bias", "eagerness"}
     of_atomic = GenerationConfig(mode="atomic").resolved(profile)
     atomic: dict[str, Any] = {"mode": "atomic"} | of_atomic.model_dump(include=names)
     unfold: dict[str, Any] = {"mode": "unfold"} | profile.model_dump(include=names) | _NO_DRAFTS
-    verify: dict[str, Any] = unfold | {"mode": "verify"} | _PHRASE_DRAFTS
+    verify: dict[str, Any] = {"mode": "verify"}
     as_profiled = {
         "atomic": atomic,
         "unfold": unfold | {"tolerance": resolved.tolerance},
@@ -173,7 +173,8 @@ def write(
     results = []
     for some in (prompts[begin : begin + size] for begin in range(0, len(prompts), size)):
         phrases = None if variant is None else [prompt.vocabulary for prompt in some]
-        results += batch(lm, [prompt.context for prompt in some], phrases, **options)
+        with assume(_COSTS):
+            results += batch(lm, [prompt.context for prompt in some], phrases, **options)
     ends = [lm.tokenizer.decode(prompt.context[-_SHOWN:]) for prompt in prompts]
     return [_measured(*each) for each in zip(ends, prompts, results, strict=True)]
 

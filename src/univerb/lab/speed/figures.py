@@ -5,116 +5,156 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from univerb.lab.speed.run import SpeedRound, SystemsRun
-from univerb.lab.speed.systems import HF, LLAMA, SYSTEMS, Measurement
-from univerb.lab.speed.timing import Figure, SpeedReport, SpeedTable, Spread, spread
+from univerb.lab.speed.simulation import free_rows, speed_up
+from univerb.lab.speed.systems import (
+    REFERENCES,
+    SIMULATION,
+    SINGLE,
+    SYSTEMS,
+    WIDTHS,
+    Measurement,
+)
+from univerb.lab.speed.timing import Figure, RatioInterval, SpeedReport, SpeedTable, paired_interval
 from univerb.lab.speed.workloads import WORKLOADS
 
-PER = 128
-"""Base tokens that times are given for."""
-REFERENCES = (HF, LLAMA)
-WORK_COLUMNS = 9
-"""Where the columns about time end, and those about work begin."""
 NOTES = (
-    "Systems take turns: a round is one prompt written by each, in a process of its own, and only "
-    "one computes at a time. Ratios are taken within a round: median (quartiles).",
-    f"Times are seconds for {PER} base tokens, medians over prompts, so parts need not add up. "
-    "Prepare is retrieval, choice of phrases and their vectors: part of the first token's time and "
-    "of the total.",
-    "Each system is as a user gets it: llama.cpp and univerb may keep what prompts have in common "
-    "from one request to the next, HF does not.",
-    "Precision is that of the weights; univerb in float16 adds in float32, HF in bfloat16.",
-    "Decode x plain: decoding alone, to the plain system in the same precision: HF `generate`, "
-    "univerb-torch-plain-float16 (the same kernels, phrases never chosen), or plain llama.cpp. "
-    "Break-even: base tokens from which on the total is below that system's.",
-    "Same text: token by token, as `hf` and as `llama.cpp` write. Peak MB: of the system's process "
-    "since it began, the loading of the model included.",
+    "Systems take turns: a round is one prompt written by each, beginning with another one each "
+    "time, and only one computes at a time. Those on the same model share its process and weights.",
+    "Inside the timed part: encoding of phrases, prefill, decoding, and all that a request needs "
+    "besides. Outside: loading, retrieval, and the finding of phrases. Nothing is kept from one "
+    "request to the next: prefix caches are off and phrase vectors forgotten, for all alike.",
+    "All decode greedily and ignore the end token, so that all write the same number of tokens.",
+    "Seconds are medians over prompts, so parts need not add up. Ratios are taken within a round: "
+    "the median over prompts, and the 90 % interval of that median by a paired bootstrap (2,000 "
+    "draws of prompts, seed 0); range: the lowest and the highest prompt.",
+    "x plain, x lookup, x verify: time of the whole request to that of the group's plain decoding, "
+    "its prompt lookup with the same kernels, and its `verify`. Groups are float32, float16 and "
+    "llama.cpp.",
+    "Plain is greedy decoding over univerb's own sessions without phrases: single rows through the "
+    "same packed weights, or the same GGUF file. `lookup` is prompt lookup as HF and "
+    "llama-cpp-python have it by default (two tokens, ten drafted): HF's own loop, and "
+    "`torch-lookup`, `llamacpp-lookup` restated over univerb's sessions, which spares HF's "
+    "overhead.",
+    "float16: matrices packed in half precision, sums in float32, for all of the group; prompts of "
+    "more than 64 tokens are read in float32 by all.",
+    "llamacpp-plain-as-shipped is what the file alone gives: the GGUF file as it is installed, to "
+    "the one that univerb computes with.",
+)
+_SIMULATED = (
+    "A simulation, not a measurement: texts, passes and rows are real, the time of a pass is "
+    "assumed. N rows free: passes of up to N rows cost as much as one row, longer ones in "
+    "proportion. Figures are how many times faster than plain decoding a text is written, prompt "
+    "and encoding left out: median over prompts and its 90 % interval. wide-N drafted as it would "
+    "on such a machine; the others as they did on this one"
 )
 
 
-def break_even(extra: float, saved: float) -> float | None:
-    """Return the base tokens from which on a system is faster than another, and stays so.
-
-    It needs `extra` seconds more before the first token, and `saved` less for each; None: never.
-    """
-    if saved <= 0:
-        return None if saved < 0 or extra >= 0 else 0.0
-    return max(extra / saved, 0.0)
-
-
-def figures(rounds: Sequence[SpeedRound], system: str, precision: str = "") -> dict[str, Figure]:
-    """Return the figures of one system over the rounds of a workload, by column."""
-    measurements = [round_.measured[system] for round_ in rounds]
-    present = rounds[0].measured
-    plain = SYSTEMS[system].plain
-    tokens = sum(len(cost.ids) for cost in measurements)
-
-    def median(value: Callable[[Measurement], float]) -> float:
-        return statistics.median(value(cost) * PER / len(cost.ids) for cost in measurements)
-
-    def ratio(other: str, value: Callable[[Measurement], float]) -> Spread | None:
-        if other not in present:
-            return None
-        pairs = [(round_.measured[system], round_.measured[other]) for round_ in rounds]
-        return spread([value(a) / len(a.ids) / (value(b) / len(b.ids)) for a, b in pairs])
-
-    def same(other: str) -> str:
-        count = sum(round_.measured[system].ids == round_.measured[other].ids for round_ in rounds)
-        return f"{other} {count}/{len(rounds)}"
-
-    return {
-        "system": system,
-        "precision": precision,
-        "first token s": statistics.median(cost.first for cost in measurements),
-        "prepare": median(lambda cost: cost.prepare),
-        "prefill": median(lambda cost: cost.prefill),
-        "decode": median(lambda cost: cost.decode),
-        "total s": median(lambda cost: cost.total),
-        **{f"x {other}": ratio(other, lambda cost: cost.total) for other in REFERENCES},
-        "decode x plain": ratio(plain, lambda cost: cost.decode) if plain != system else None,
-        "steps": statistics.mean(cost.steps for cost in measurements),
-        "tokens / step": tokens / sum(cost.steps + 1 for cost in measurements),
-        "in phrases": sum(cost.phrase_tokens for cost in measurements) / tokens,
-        "peak MB": round(max(cost.peak_mb for cost in measurements)),
-        "break-even": _break_even(rounds, system, plain),
-        "same text": ", ".join(
-            same(other) for other in REFERENCES if other in present and other != system
-        ),
-    }
-
-
-def _break_even(rounds: Sequence[SpeedRound], system: str, plain: str) -> str:
-    """Say from which length on phrases pay; empty for a system without phrases."""
-    if SYSTEMS[system].mode is None or plain not in rounds[0].measured:
-        return ""
-    # Differences within a round: both sides had the same prompt and the same machine.
-    pairs = [(round_.measured[system], round_.measured[plain]) for round_ in rounds]
-    extra = [a.prepare + a.prefill - (b.prepare + b.prefill) for a, b in pairs]
-    saved = [b.decode / len(b.ids) - a.decode / len(a.ids) for a, b in pairs]
-    length = break_even(statistics.median(extra), statistics.median(saved))
-    if length is None:
-        return "never"
-    return f"{length:.0f} tokens" if length >= 1 else "at once"
-
-
 def report_systems(run: SystemsRun) -> SpeedReport:
-    """Return the tables of a run, two for each workload: time, and work."""
+    """Return the tables of a run: for each workload time, work, and a simulation."""
     by_workload: dict[str, list[SpeedRound]] = {}
     for round_ in run.rounds:
         by_workload.setdefault(round_.workload, []).append(round_)
-    tables = []
+    tables: list[SpeedTable] = []
     for name, rounds in by_workload.items():
-        rows = [figures(rounds, system, run.precision[system]) for system in rounds[0].measured]
         about = f"{len(rounds)} prompts: {WORKLOADS[name].about}"
-        columns = list(rows[0])
-        for title, header in (
-            (name, columns[:WORK_COLUMNS]),
-            (f"{name}: work", [columns[0], *columns[WORK_COLUMNS:]]),
-        ):
-            cells = [tuple(row[column] for column in header) for row in rows]
-            tables.append(SpeedTable(title, about, tuple(header), cells))
+        timed = [system for system in rounds[0].measured if SYSTEMS[system].is_timed]
+        times = [time_figures(rounds, system, run.weights[system]) for system in timed]
+        work = [work_figures(rounds, system) for system in rounds[0].measured]
+        tables += [_table(name, about, times), _table(f"{name}: work", about, work)]
+        tables += [_table(f"{name}: simulation", _SIMULATED, simulated_figures(rounds))]
     failed = [f"Not measured: {name}: {reason}" for name, reason in run.not_measured.items()]
     details = {
         "not_measured": run.not_measured,
         "rounds": [asdict(round_) for round_ in run.rounds],
     }
+    tables = [table for table in tables if table.rows]
     return SpeedReport(run.about, tables, [*NOTES, *failed], details)
+
+
+def _table(name: str, about: str, rows: Sequence[dict[str, Figure]]) -> SpeedTable:
+    header = tuple(rows[0]) if rows else ()
+    return SpeedTable(name, about, header, [tuple(row.values()) for row in rows])
+
+
+def compared(
+    rounds: Sequence[SpeedRound], system: str, other: str, value: Callable[[Measurement], float]
+) -> RatioInterval | None:
+    """Return the ratio of a system to another one; None if that is itself or was not measured."""
+    if other == system or other not in rounds[0].measured:
+        return None
+    ours, theirs = ([value(round_.measured[n]) for round_ in rounds] for n in (system, other))
+    return paired_interval(ours, theirs)
+
+
+def time_figures(rounds: Sequence[SpeedRound], system: str, weights: str = "") -> dict[str, Figure]:
+    """Return the times of one system over the rounds of a workload, by column."""
+    measurements = [round_.measured[system] for round_ in rounds]
+    spec = SYSTEMS[system]
+    references = REFERENCES[spec.group]
+    total = {
+        f"x {kind}": compared(rounds, system, name, lambda cost: cost.total)
+        for kind, name in references._asdict().items()
+    }
+    plain = total["x plain"]
+    return {
+        "system": system,
+        "weights": weights,
+        "kernels": spec.kernels,
+        "encode s": statistics.median(cost.encode for cost in measurements),
+        "prefill s": statistics.median(cost.prefill for cost in measurements),
+        "decode s": statistics.median(cost.decode for cost in measurements),
+        "total s": statistics.median(cost.total for cost in measurements),
+        **total,
+        "range": f"{plain.least:.2f}-{plain.most:.2f}" if plain else "",
+        "decode x plain": compared(rounds, system, references.plain, lambda cost: cost.decode),
+    }
+
+
+def work_figures(rounds: Sequence[SpeedRound], system: str) -> dict[str, Figure]:
+    """Return what one system computed over the rounds of a workload, by column."""
+    measurements = [round_.measured[system] for round_ in rounds]
+    references = REFERENCES[SYSTEMS[system].group]
+    tokens = sum(len(cost.ids) for cost in measurements)
+    same = ""
+    if references.plain in rounds[0].measured and system != references.plain:
+        pairs = [(round_.measured[system], round_.measured[references.plain]) for round_ in rounds]
+        same = f"{sum(a.ids == b.ids for a, b in pairs)} of {len(rounds)}"
+    return {
+        "system": system,
+        "tokens": tokens / len(rounds),
+        "passes": statistics.mean(cost.passes for cost in measurements),
+        "rows": statistics.mean(sum(cost.pass_rows) for cost in measurements),
+        # The prompt's own pass gives the first token.
+        "tokens / pass": (tokens - len(rounds)) / sum(cost.passes for cost in measurements),
+        "passes x lookup": compared(rounds, system, references.lookup, lambda cost: cost.passes),
+        "in phrases": sum(cost.phrase_tokens for cost in measurements) / tokens,
+        "phrases": round(statistics.mean(cost.phrases for cost in measurements)),
+        "plain's text": same,
+    }
+
+
+def simulated_figures(rounds: Sequence[SpeedRound]) -> list[dict[str, Figure]]:
+    """Return what drafts would be worth on wider machines, for each system that drafts."""
+    rows: list[dict[str, Figure]] = []
+    for system in rounds[0].measured:
+        spec = SYSTEMS[system]
+        if spec.group not in (SINGLE, SIMULATION) or not (spec.lookup or spec.mode):
+            continue
+        measurements = [round_.measured[system] for round_ in rounds]
+        pass_rows = [count for cost in measurements for count in cost.pass_rows]
+        row: dict[str, Figure] = {
+            "system": system,
+            "rows / pass": statistics.mean(pass_rows),
+            "most rows": max(pass_rows),
+        }
+        for width in WIDTHS:
+            is_meant = spec.width in (0, width)
+            row[f"{width} rows free"] = _speed_up(measurements, width) if is_meant else None
+        rows.append(row)
+    return rows
+
+
+def _speed_up(measurements: Sequence[Measurement], width: int) -> RatioInterval:
+    costs = free_rows(width)
+    ratios = [speed_up(len(cost.ids), cost.pass_rows, costs) for cost in measurements]
+    return paired_interval(ratios, [1.0] * len(ratios))

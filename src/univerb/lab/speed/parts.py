@@ -14,7 +14,7 @@ from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError
-from univerb.lab.speed.systems import NEVER_CHOSEN, SINGLE
+from univerb.lab.speed.systems import SINGLE
 from univerb.lab.speed.timing import (
     Figure,
     Progress,
@@ -36,6 +36,8 @@ TOKENS = 48
 PROMPT = 32
 BATCH = 8
 ENCODED = 10_000
+NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "drafts": False}
+"""Phrases are scored, and neither chosen nor drafted: every step writes one token."""
 TIMED = {
     "head": "prefill and decoding; retrieval and encoding are outside",
     "encoding": "the encoder's passes alone",

@@ -1,74 +1,131 @@
-"""The systems that are compared, each as a user gets it, in a stated precision.
+"""The systems that are compared: which model each runs on, with which kernels, and how it writes.
 
-All decode greedily, ignore the end token and write exactly the requested number of base tokens.
-Nothing here imports torch before it is needed: plain llama.cpp runs without it, and its memory is
-measured.
+Systems of a group have the same weights and the same kernels unless their columns say otherwise,
+and are compared with the group's plain decoding. Nothing here imports torch.
 """
 
-import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
-from univerb.engines.llamacpp.conversion import as_q8_0
-from univerb.errors import MissingExtra, ModelMissing, OptionError, did_you_mean
-from univerb.lab.speed.workloads import Request
-from univerb.locations import DEFAULT_MODEL, default_gguf
-from univerb.phrases.guards import Guards
+from univerb.config import KernelDtype, Mode
+from univerb.errors import OptionError, did_you_mean
 
-if TYPE_CHECKING:
-    from univerb.corpus import Corpus
-    from univerb.vocabulary import DynamicVocabulary
+SINGLE: KernelDtype = "float32"
+HALF: KernelDtype = "float16"
+LLAMACPP, SIMULATION = "llamacpp", "simulation"
+TORCH, PREPACKED, LLAMA_CPP = "torch", "torch prepacked", "llama.cpp"
+LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10
+"""Of prompt lookup: HF's and llama-cpp-python's defaults."""
+WIDTHS = (4, 8, 16)
+"""Rows that cost as much as one, on machines that are simulated."""
+HostName = Literal[
+    "torch",
+    "torch-no-encoder",
+    "llamacpp",
+    "llamacpp-no-encoder",
+    "llamacpp-as-shipped",
+    "llama-cpp-python",
+]
+"""A model in a process of its own; the systems that run on it take turns."""
+Way = Literal["hf", "session", "univerb", "llama-cpp-python"]
+"""HF `generate`; greedy decoding over a session of univerb's; univerb's own loop; theirs."""
 
-HF, LLAMA = "hf", "llama.cpp"
-SINGLE, HALF = "float32", "float16"
-PLAIN_HALF = f"univerb-torch-plain-{HALF}"
-NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "draft_bias": -1000.0}
-"""Phrases are scored, and neither chosen nor drafted: every step writes one token."""
-_CONTROL = "of the"
-"""A phrase for kernels that need one. It is banned: else it would vote on the next token."""
-_GROUPS = ("univerb", "univerb-torch", "univerb-llamacpp")
+
+class References(NamedTuple):
+    """What the systems of a group are compared with."""
+
+    plain: str
+    lookup: str
+    """Prompt lookup with the same kernels."""
+    verify: str
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """A way to write; a name that states no precision means float32, or the GGUF file's."""
+    """A way to write."""
 
-    kind: Literal["hf", "llama.cpp", "torch", "llamacpp"]
-    plain: str
-    """The system without phrases, in the same precision, that it is compared with."""
-    dtype: str = ""
-    """Empty: as the GGUF file has it."""
-    mode: str | None = None
+    group: str
+    host: HostName
+    way: Way
+    kernels: str
+    mode: Mode | None = None
     """The decode mode; None writes without phrases."""
-    options: dict[str, Any] = field(default_factory=dict)
+    lookup: bool = False
+    """Draft by prompt lookup: ten tokens, where the last two or the last one occurred first."""
+    width: int = 0
+    """Draft as if this number of rows cost as much as one; only for a simulation."""
+
+    @property
+    def dtype(self) -> KernelDtype:
+        """The precision of torch's weights."""
+        return HALF if self.group == HALF else SINGLE
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its seconds mean anything."""
+        return not self.width
+
+
+def _torch_systems(dtype: str, end: str = "") -> dict[str, SystemSpec]:
+    """Return what is compared on torch at either precision."""
+    return {
+        f"hf-lookup-prepacked{end}": SystemSpec(dtype, "torch", "hf", PREPACKED, lookup=True),
+        f"torch-plain{end}": SystemSpec(dtype, "torch", "session", PREPACKED),
+        f"torch-lookup{end}": SystemSpec(dtype, "torch", "session", PREPACKED, lookup=True),
+        f"torch-verify{end}": SystemSpec(dtype, "torch", "univerb", PREPACKED, "verify"),
+        f"torch-unfold{end}": SystemSpec(dtype, "torch", "univerb", PREPACKED, "unfold"),
+    }
+
+
+def _untrained(group: str, host: HostName, kernels: str, name: str) -> dict[str, SystemSpec]:
+    modes: tuple[Mode, ...] = ("verify", "unfold")
+    return {
+        f"{name}-{mode}-no-encoder": SystemSpec(group, host, "univerb", kernels, mode)
+        for mode in modes
+    }
 
 
 SYSTEMS: dict[str, SystemSpec] = {
-    HF: SystemSpec("hf", HF, SINGLE),
-    f"{HF}-bfloat16": SystemSpec("hf", HF, "bfloat16"),
-    f"{HF}-prompt-lookup": SystemSpec("hf", HF, SINGLE, options={"prompt_lookup_num_tokens": 10}),
-    LLAMA: SystemSpec("llama.cpp", LLAMA),
-    "univerb-torch-plain": SystemSpec("torch", HF, SINGLE),
-    "univerb-torch-verify": SystemSpec("torch", HF, SINGLE, "verify"),
-    "univerb-torch-unfold": SystemSpec("torch", HF, SINGLE, "unfold"),
-    "univerb-torch-atomic": SystemSpec("torch", HF, SINGLE, "atomic"),
-    PLAIN_HALF: SystemSpec("torch", PLAIN_HALF, HALF, options=NEVER_CHOSEN | {"ban": [_CONTROL]}),
-    f"univerb-torch-unfold-{HALF}": SystemSpec("torch", PLAIN_HALF, HALF, "unfold"),
-    "univerb-llamacpp-plain": SystemSpec("llamacpp", LLAMA),
-    "univerb-llamacpp-verify": SystemSpec("llamacpp", LLAMA, mode="verify"),
-    "univerb-llamacpp-unfold": SystemSpec("llamacpp", LLAMA, mode="unfold"),
-    "univerb-llamacpp-atomic": SystemSpec("llamacpp", LLAMA, mode="atomic"),
+    "hf": SystemSpec(SINGLE, "torch", "hf", TORCH),
+    "hf-lookup": SystemSpec(SINGLE, "torch", "hf", TORCH, lookup=True),
+    **_torch_systems(SINGLE),
+    "torch-atomic": SystemSpec(SINGLE, "torch", "univerb", PREPACKED, "atomic"),
+    **_untrained(SINGLE, "torch-no-encoder", PREPACKED, "torch"),
+    **_torch_systems(HALF, f"-{HALF}"),
+    "llamacpp-plain": SystemSpec(LLAMACPP, "llamacpp", "session", LLAMA_CPP),
+    "llamacpp-plain-as-shipped": SystemSpec(LLAMACPP, "llamacpp-as-shipped", "session", LLAMA_CPP),
+    "llamacpp-lookup": SystemSpec(LLAMACPP, "llamacpp", "session", LLAMA_CPP, lookup=True),
+    "llamacpp-verify": SystemSpec(LLAMACPP, "llamacpp", "univerb", LLAMA_CPP, "verify"),
+    "llamacpp-unfold": SystemSpec(LLAMACPP, "llamacpp", "univerb", LLAMA_CPP, "unfold"),
+    "llamacpp-atomic": SystemSpec(LLAMACPP, "llamacpp", "univerb", LLAMA_CPP, "atomic"),
+    **_untrained(LLAMACPP, "llamacpp-no-encoder", LLAMA_CPP, "llamacpp"),
+    "llama-cpp-python-lookup": SystemSpec(
+        LLAMACPP, "llama-cpp-python", "llama-cpp-python", LLAMA_CPP, lookup=True
+    ),
+    **{
+        f"torch-verify-wide-{width}": SystemSpec(
+            SIMULATION, "torch", "univerb", PREPACKED, "verify", width=width
+        )
+        for width in WIDTHS
+    },
 }
+_SINGLE = References("torch-plain", "hf-lookup-prepacked", "torch-verify")
+REFERENCES = {
+    SINGLE: _SINGLE,
+    HALF: References(*(f"{name}-{HALF}" for name in _SINGLE)),
+    LLAMACPP: References("llamacpp-plain", "llamacpp-lookup", "llamacpp-verify"),
+    SIMULATION: _SINGLE,
+}
+"""By group."""
 
 
 def choose_systems(names: Sequence[str]) -> list[str]:
     """Return the systems to run.
 
     Args:
-        names: Those asked for; `univerb-torch` means all that begin so. None means all.
+        names: Those asked for, or groups of them. None means all.
 
     Returns:
         Their names, in the order of `SYSTEMS`.
@@ -77,11 +134,11 @@ def choose_systems(names: Sequence[str]) -> list[str]:
         OptionError: If one is unknown.
     """
     for name in names:
-        if name not in SYSTEMS and name not in _GROUPS:
-            allowed = [*SYSTEMS, *_GROUPS]
+        if name not in SYSTEMS and name not in REFERENCES:
+            allowed = [*SYSTEMS, *REFERENCES]
             raise OptionError(f"there is no system {name!r}. {did_you_mean(name, allowed)}")
-    prefixes = tuple(f"{name}-" for name in names if name in _GROUPS)
-    return [name for name in SYSTEMS if not names or name in names or name.startswith(prefixes)]
+    chosen = (n for n, spec in SYSTEMS.items() if not names or n in names or spec.group in names)
+    return list(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +146,7 @@ class SystemSettings:
     """What all systems have in common."""
 
     model: str
-    """For univerb: a backbone, or an encoder's folder."""
-    backbone: str
+    """A backbone, or an encoder's folder."""
     threads: int
     context: int
     """Positions that the longest request takes."""
@@ -102,226 +158,28 @@ class Measurement:
     """What one request cost; all times are seconds."""
 
     ids: list[int]
-    prepare: float
-    """Retrieval, selection of phrases, and their vectors."""
+    encode: float
+    """Turning phrases into vectors."""
     prefill: float
+    """Reading the prompt."""
     decode: float
-    first: float
-    """From the request to the first token that a user sees, `prepare` included."""
-    steps: int
-    """Passes after the prefill."""
+    """All the rest."""
+    pass_rows: list[int]
+    """The rows of each pass after the prefill."""
     phrases: int = 0
     phrase_tokens: int = 0
-    peak_mb: float = 0.0
-    """Of the process since it began, the loading of the model included."""
+
+    @classmethod
+    def plain(cls, ids: list[int], began: float, first: float, pass_rows: list[int]) -> Self:
+        """Measure a request that ends now, had nothing to encode and its first token at `first`."""
+        return cls(ids, 0.0, first - began, time.perf_counter() - first, pass_rows)
 
     @property
     def total(self) -> float:
         """From the request to the last token."""
-        return self.prepare + self.prefill + self.decode
+        return self.encode + self.prefill + self.decode
 
-
-class LoadedSystem(Protocol):
-    """A system that is ready to write."""
-
-    precision: str
-    """Of its weights, as the report states it."""
-
-    def write(self, request: Request, max_tokens: int) -> Measurement:
-        """Continue a prompt by exactly `max_tokens` base tokens."""
-        ...
-
-
-def load_system(name: str, settings: SystemSettings) -> LoadedSystem:
-    """Load a system into this process.
-
-    Args:
-        name: One of `SYSTEMS`.
-        settings: What all have in common.
-
-    Returns:
-        The system, ready to write.
-
-    Raises:
-        MissingExtra: If its package is not installed.
-        ModelMissing: If it needs a file that the model does not have.
-    """
-    spec = SYSTEMS[name]
-    if spec.kind == LLAMA:
-        return LlamaSystem(settings)
-    return HFSystem(settings, spec) if spec.kind == HF else UniverbSystem(settings, spec)
-
-
-class HFSystem:
-    """HF `generate`, with the weights that univerb's torch engine reads."""
-
-    def __init__(self, settings: SystemSettings, spec: SystemSpec) -> None:
-        _set_up_torch(settings.threads)
-        from univerb.modeling.backbones import load_backbone
-
-        self.precision = spec.dtype
-        self._model: Any = load_backbone(
-            settings.backbone, dtype=spec.dtype, offline=settings.offline
-        )[0]
-        self._model.generation_config.eos_token_id = None
-        self._options = spec.options
-        self._passes: list[float] = []
-        self._model.register_forward_hook(lambda *_: self._passes.append(time.perf_counter()))
-
-    def write(self, request: Request, max_tokens: int) -> Measurement:
-        """Continue a prompt by exactly `max_tokens` base tokens."""
-        import torch
-
-        self._passes.clear()
-        began = time.perf_counter()
-        prompt = torch.tensor([request.ids])
-        written = self._model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            **self._options,
-        )
-        ids = written[0, len(request.ids) :].tolist()
-        return _without_phrases(ids, began, self._passes[0], len(self._passes) - 1)
-
-
-class LlamaSystem:
-    """Plain llama.cpp through llama-cpp-python's own loop, on the file that univerb computes with.
-
-    By default it keeps what it has read, and reads only what differs from the last prompt.
-    """
-
-    def __init__(self, settings: SystemSettings) -> None:
-        try:
-            from llama_cpp import Llama
-        except ImportError:
-            raise MissingExtra("llama-cpp-python", "llamacpp-native") from None
-        path = default_gguf() if settings.backbone == DEFAULT_MODEL else None
-        if path is None:
-            raise ModelMissing(
-                f"{Path(settings.backbone).name!r} has no GGUF file here. Use {DEFAULT_MODEL!r}."
-            )
-        path = as_q8_0(path).path
-        self.precision = gguf_precision(path)
-        self._llama: Any = Llama(
-            str(path),
-            n_ctx=settings.context,
-            n_threads=settings.threads,
-            n_threads_batch=settings.threads,
-            logits_all=False,
-            verbose=False,
-        )
-
-    def write(self, request: Request, max_tokens: int) -> Measurement:
-        """Continue a prompt by exactly `max_tokens` base tokens."""
-        began = time.perf_counter()
-        written = self._llama.generate(list(request.ids), temp=0.0)
-        ids = [next(written)]
-        first = time.perf_counter()
-        ids += [next(written) for _ in range(max_tokens - 1)]
-        measurement = _without_phrases(ids, began, first, max_tokens - 1)
-        written.close()
-        return measurement
-
-
-class UniverbSystem:
-    """univerb with one engine in one mode, or without phrases."""
-
-    def __init__(self, settings: SystemSettings, spec: SystemSpec) -> None:
-        from univerb.loading import load
-
-        self._options: dict[str, Any] = spec.options | ({"mode": spec.mode} if spec.mode else {})
-        loading: dict[str, Any] = {"offline": settings.offline}
-        if spec.kind == "torch":
-            _set_up_torch(settings.threads)
-            # Explicit: the profile may choose half precision.
-            self._options["dtype"] = spec.dtype
-        else:
-            loading |= {"engine": "llamacpp", "threads": settings.threads}
-        self._lm: Any = load(settings.model, **loading)
-        self.precision = spec.dtype or gguf_precision(self._lm.gguf.path)
-        self._has_phrases = spec.mode is not None
-        # Half-precision weights are read only where there are phrases: one that is never chosen.
-        self._control = self._lm.vocabulary([_CONTROL]) if spec.options else None
-        self._corpora: dict[str, Corpus] = {}
-
-    def write(self, request: Request, max_tokens: int) -> Measurement:
-        """Continue a prompt by exactly `max_tokens` base tokens."""
-        from univerb.decoding.loop import decode_steps
-
-        began = time.perf_counter()
-        vocabulary = self._phrases(request) if self._has_phrases else self._control
-        if vocabulary is not None:
-            self._lm.encode(vocabulary)
-        prepare = time.perf_counter() - began
-        decoder = decode_steps(
-            self._lm,
-            [request.ids],
-            vocabulary,
-            max_tokens=max_tokens,
-            ignore_eos=True,
-            **self._options,
-        )
-        stats = decoder.sequences[0].stats
-        ids: list[int] = []
-        first = 0.0
-        for pieces in decoder.steps():
-            if pieces and not ids:
-                first = time.perf_counter() - began
-            ids += [token for _, piece in pieces for token in piece.ids]
-        total = time.perf_counter() - began
-        return Measurement(
-            ids=ids,
-            prepare=prepare,
-            prefill=stats.prefill_seconds,
-            decode=total - prepare - stats.prefill_seconds,
-            first=first,
-            steps=stats.steps,
-            phrases=stats.phrases,
-            phrase_tokens=stats.phrase_tokens,
-        )
-
-    def _phrases(self, request: Request) -> "DynamicVocabulary":
-        """Choose the phrases as `univerb generate` and `univerb answer` do."""
-        if request.corpus:
-            # The lab's own corpora are built as in the paper, without these guards.
-            corpus = self._corpus(request.corpus)
-            return corpus.vocabulary(self._lm, request.query, guards=Guards())
-        from univerb.applications.citations import citable_phrases
-        from univerb.phrases.ngrams import ngrams
-
-        phrases = citable_phrases(request.passages, ngrams(), self._lm.tokenizer)
-        vocabulary: DynamicVocabulary = self._lm.vocabulary(phrases)
-        return vocabulary
-
-    def _corpus(self, folder: str) -> "Corpus":
-        """Open a corpus once; the warm-up does that."""
-        from univerb.corpus import open_corpus
-
-        if folder not in self._corpora:
-            corpus = self._corpora[folder] = open_corpus(folder)
-            if corpus.has_vectors:
-                self._lm.attach(corpus)
-        return self._corpora[folder]
-
-
-def _without_phrases(ids: list[int], began: float, first: float, steps: int) -> Measurement:
-    """Return the measurement of a request that ends now and had nothing to prepare."""
-    prefill, decode = first - began, time.perf_counter() - first
-    return Measurement(ids, prepare=0.0, prefill=prefill, decode=decode, first=prefill, steps=steps)
-
-
-def gguf_precision(path: Path) -> str:
-    """Return the quantisation that a GGUF file's name states."""
-    match = re.search(r"(?i)\b(i?q\d\w*|b?f16|f32)\b", path.stem)
-    return f"GGUF {match[0].upper()}" if match else "GGUF"
-
-
-def _set_up_torch(threads: int) -> None:
-    import torch
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.set_num_threads(threads)
+    @property
+    def passes(self) -> int:
+        """Passes after the prefill."""
+        return len(self.pass_rows)

@@ -2,11 +2,15 @@
 
 import importlib.metadata
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy
 
 from univerb._version import __version__
 from univerb.lab import markdown
@@ -36,7 +40,41 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median, low, high)
 
 
-Figure = str | int | float | Spread | None
+class RatioInterval(NamedTuple):
+    """The median of ratios, the 90 % interval of the median by a bootstrap, and their range."""
+
+    median: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def paired_interval(
+    values: Sequence[float], reference: Sequence[float], resamples: int = 2000, seed: int = 0
+) -> RatioInterval:
+    """Return the median ratio of pairs; pairs are drawn again, with replacement, for its interval.
+
+    Args:
+        values: One for each prompt.
+        reference: That of the same prompt.
+        resamples: Number of draws.
+        seed: Of the draws.
+
+    Returns:
+        The median of the ratios, its interval, the least ratio and the most.
+    """
+    ratios = numpy.asarray(values, dtype=float) / numpy.asarray(reference, dtype=float)
+    draws = numpy.random.default_rng(seed).integers(len(ratios), size=(resamples, len(ratios)))
+    low, high = numpy.percentile(numpy.median(ratios[draws], axis=1), [5, 95])
+    median, least, most = numpy.median(ratios), ratios.min(), ratios.max()
+    return RatioInterval(*map(float, (median, low, high, least, most)))
+
+
+Figure = str | int | float | Spread | RatioInterval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +157,20 @@ def environment(threads: int) -> dict[str, Any]:
         "univerb": __version__,
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
+        "processor": _processor(),
         "threads": threads,
         "cores": len(processors()),
     }
+
+
+def _processor() -> str:
+    """Return the name of the processor's model, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        lines = ""
+    match = re.search(r"(?m)^model name\s*:\s*(.+)$", lines)
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:
@@ -134,8 +183,8 @@ def _version(package: str) -> str:
 def _text(figure: Figure) -> str:
     if figure is None:
         return ""
-    return str(figure) if isinstance(figure, Spread) else markdown.plain(figure)
+    return str(figure) if isinstance(figure, Spread | RatioInterval) else markdown.plain(figure)
 
 
 def _json_value(figure: Figure) -> object:
-    return figure._asdict() if isinstance(figure, Spread) else figure
+    return figure._asdict() if isinstance(figure, Spread | RatioInterval) else figure

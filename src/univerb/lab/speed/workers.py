@@ -1,4 +1,4 @@
-"""Systems in processes of their own, which wait without computing until they are asked."""
+"""Models in processes of their own, which wait without computing until they are asked."""
 
 import multiprocessing
 import os
@@ -6,30 +6,27 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from univerb.errors import UniverbError, WorkerError
-from univerb.lab.peak_memory import peak_megabytes
-from univerb.lab.speed.systems import LoadedSystem, Measurement, SystemSettings, load_system
+from univerb.lab.speed.systems import SYSTEMS, HostName, Measurement, SystemSettings
 from univerb.lab.speed.workloads import Request
 from univerb.threads import processors
 
-WARM_UP = 8
-"""Tokens of each warm-up."""
 _PATH = re.compile(r"(?<![\w.~])(?:~|\.{1,2})?/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
 
 
-class SystemProcess:
-    """A system in a process of its own.
+class HostProcess:
+    """A model in a process of its own.
 
     Args:
-        name: The system.
-        settings: What all have in common.
+        name: Which one.
+        settings: What all systems have in common.
     """
 
-    def __init__(self, name: str, settings: SystemSettings) -> None:
+    def __init__(self, name: HostName, settings: SystemSettings) -> None:
         context = multiprocessing.get_context("spawn")
         self._name = name
         self._connection, theirs = context.Pipe()
@@ -38,12 +35,12 @@ class SystemProcess:
         theirs.close()
 
     def wait_until_loaded(self) -> str:
-        """Return the system's precision once it is loaded, or raise why it cannot be."""
+        """Return its weights once they are loaded, or raise why they cannot be."""
         return str(self._receive())
 
-    def write(self, request: Request, max_tokens: int) -> Measurement:
-        """Have a prompt continued, and wait for the measurement."""
-        self._connection.send((request, max_tokens))
+    def write(self, system: str, request: Request) -> Measurement:
+        """Have a system continue a prompt, and wait for the measurement."""
+        self._connection.send((system, request))
         measurement: Measurement = self._receive()
         return measurement
 
@@ -59,54 +56,66 @@ class SystemProcess:
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
             raise WorkerError(
-                f"the process of system {self._name!r} died (exit code {self._process.exitcode}), "
+                f"the process of {self._name!r} died (exit code {self._process.exitcode}), "
                 "perhaps because memory ran out. Name fewer systems with --system; the rounds that "
                 "are complete are kept."
             ) from None
         if not is_good:
-            raise WorkerError(f"system {self._name!r}: {answer}")
+            raise WorkerError(str(answer))
         return answer
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSystems:
+    """Systems that are ready."""
+
+    processes: dict[str, HostProcess] = field(default_factory=dict)
+    """By system; several may share one."""
+    weights: dict[str, str] = field(default_factory=dict)
+    """The precision of each system's weights."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """The reason for each that could not be loaded, or could not write."""
 
 
 @contextmanager
 def running_systems(
-    names: Sequence[str], settings: SystemSettings, warm_up: Sequence[Request]
-) -> Iterator[tuple[dict[str, SystemProcess], dict[str, str], dict[str, str]]]:
-    """Load systems one after the other, warm all up, and end them with the block.
+    names: Sequence[str], settings: SystemSettings, warm_up: Request
+) -> Iterator[RunningSystems]:
+    """Load models one after the other, warm all systems up, and end them with the block.
 
     Args:
         names: The systems.
         settings: What all have in common.
-        warm_up: Requests that are not measured.
+        warm_up: A request that is not measured.
 
     Yields:
-        The processes, the precision of each, and the reason for each that could not be loaded.
+        The systems, and those that could not be loaded.
     """
-    running: dict[str, SystemProcess] = {}
-    precision: dict[str, str] = {}
-    failed: dict[str, str] = {}
-
-    @contextmanager
-    def left_out_if_failing(name: str) -> Iterator[None]:
-        try:
-            yield
-        except WorkerError as error:
-            running.pop(name).close()
-            failed[name] = without_paths(str(error)).removeprefix(f"system {name!r}: ")
-
+    hosts: dict[HostName, HostProcess] = {}
+    loaded: dict[HostName, str] = {}
+    reasons: dict[HostName, str] = {}
+    systems = RunningSystems()
     try:
-        for name in names:
-            running[name] = SystemProcess(name, settings)
-            with left_out_if_failing(name):
-                precision[name] = running[name].wait_until_loaded()
+        for host in dict.fromkeys(SYSTEMS[name].host for name in names):
+            hosts[host] = HostProcess(host, settings)
+            try:
+                loaded[host] = hosts[host].wait_until_loaded()
+            except WorkerError as error:
+                reasons[host] = without_paths(str(error))
         # After all are loaded: the first ones would be cold again by then.
-        for name in list(running):
-            with left_out_if_failing(name):
-                for request in warm_up:
-                    running[name].write(request, WARM_UP)
-        yield running, precision, failed
+        for name in names:
+            spec = SYSTEMS[name]
+            try:
+                if spec.host in reasons:
+                    raise WorkerError(reasons[spec.host])
+                hosts[spec.host].write(name, warm_up)
+                systems.processes[name] = hosts[spec.host]
+                systems.weights[name] = loaded[spec.host] or spec.dtype
+            except WorkerError as error:
+                systems.failed[name] = without_paths(str(error))
+        yield systems
     finally:
-        for process in running.values():
+        for process in hosts.values():
             process.close()
 
 
@@ -115,34 +124,33 @@ def without_paths(text: str) -> str:
     return _PATH.sub("", text)
 
 
-def _serve(connection: Connection, name: str, settings: SystemSettings) -> None:
-    """Load a system, then answer requests until the other side is gone."""
+def _serve(connection: Connection, name: HostName, settings: SystemSettings) -> None:
+    """Load a model, then answer requests until the other side is gone."""
     # Ctrl-C reaches every process of a terminal; the first one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The bars of many processes would overwrite the one of the run.
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     _use_cores(settings.threads)
+    from univerb.lab.speed.hosts import load_host
+
     try:
         try:
-            system = load_system(name, settings)
+            host = load_host(name, settings)
         except Exception as error:  # passed on to the process that asked, whatever it is
             connection.send((False, _reason(error)))
             return
-        connection.send((True, system.precision))
+        connection.send((True, host.weights))
         while True:
-            connection.send(_answer(system, *connection.recv()))
+            system, request = connection.recv()
+            try:
+                answer: object = host.write(SYSTEMS[system], request)
+            except Exception as error:  # passed on, too
+                connection.send((False, f"{system}: {_reason(error)}"))
+            else:
+                connection.send((True, answer))
     except (EOFError, ConnectionError):
         return
-
-
-def _answer(
-    system: LoadedSystem, request: Request, max_tokens: int
-) -> tuple[bool, Measurement | str]:
-    try:
-        measurement = system.write(request, max_tokens)
-    except Exception as error:  # passed on to the process that asked, whatever it is
-        return False, _reason(error)
-    return True, replace(measurement, peak_mb=peak_megabytes())
 
 
 def _reason(error: Exception) -> str:

@@ -1,51 +1,158 @@
-"""The requests that systems are timed on: prompts, and where their phrases come from.
+"""The requests that systems are timed on: prompts, and the passages that phrases come from.
 
-Nothing here imports torch before it is needed: worker processes read this module.
+Passages are retrieved here, before anything is timed. Nothing here imports torch before it is
+needed: worker processes read this module.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import as_file, files
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from univerb.documents.chunks import Chunk
+from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.lab.data import DATA
-from univerb.lab.protocols.passages import LAWMT, NATURAL, PREFIX, TEST_SETS, read_passages
+from univerb.lab.protocols.passages import is_held_out
 from univerb.phrase import Document
 
 if TYPE_CHECKING:
-    from univerb.corpus import Corpus
-    from univerb.lab.protocols.asqa_questions import AsqaQuestion
     from univerb.modeling.dynamic import DynamicLM
 
-PASSAGES = 3
+ANSWERED = 3
+"""Documents in the prompt of a question."""
 DEMO = "demo"
+_DEMO_PROMPT, _PROMPT = 32, 64
+"""Tokens that a text begins with."""
+_MIN_TOKENS = 64
+"""Of a summary, however short the article's own first paragraph is."""
+_ARTICLE_ROOM = 1024
+"""Tokens of a prompt that holds an article: longer articles lose their ends."""
+_REPORTED_ARTICLES = 300
+_FIRST_QUESTION, _LAST_QUESTION = 40, 199
+"""Others are for development."""
+_SEARCHED = 8_000_000
+"""Characters of documents that are searched."""
 _ASQA = "asqa/asqa_200_with_docs.json.gz"
+_ARTICLES, _OTHER_ARTICLES = "wiki/valid.jsonl.gz", "wiki/train-00.jsonl.gz"
+_ACTS = "law/eurlex.jsonl.gz"
+_SUMMARISE = "Summarise this article in one paragraph.\n\n"
+_MAX_CHARACTERS = 64
+"""Of a token: more of a long text need not be tokenised for its beginning."""
+Find = Callable[[Document, str], tuple[Chunk, ...]]
+"""Returns the passages for a text, of which the LM sees only the prompt."""
 _WARM_UP = "It was the first of its kind, and it was soon followed by others in the same country."
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and what its phrases are made of: a corpus that is searched, or passages."""
+    """A prompt, what its phrases are made of, and the number of base tokens to write."""
 
     workload: str
     name: str
     ids: tuple[int, ...]
-    query: str = ""
-    """What the corpus is searched for."""
-    corpus: str = ""
-    """The folder of the corpus, if there is one."""
-    passages: tuple[Chunk, ...] = ()
+    passages: tuple[Chunk, ...]
+    max_tokens: int
 
     @property
     def key(self) -> str:
         """Identifies the request in kept results: its name and a hash of its content."""
-        content = repr((self.ids, self.query, Path(self.corpus).name, self.passages))
+        content = repr((self.ids, self.passages, self.max_tokens))
         return f"{self.workload} {self.name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMaker:
+    """What requests are made with."""
+
+    lm: "DynamicLM"
+    """Its tokenizer and its chat template make the prompts."""
+    data: Path
+    limit: int
+    """Requests of a workload."""
+    max_tokens: int
+    """Base tokens that a request writes at most."""
+    passages: int
+    """Passages that are retrieved for a text's beginning."""
+
+
+def _open_requests(make: RequestMaker) -> list[Request]:
+    find = _search(read_documents(make.data / _OTHER_ARTICLES), make.passages)
+    return _spread(partial(_continue, make, "open", find), _reported_articles(make), make.limit)
+
+
+def _law_requests(make: RequestMaker) -> list[Request]:
+    acts = read_documents(make.data / _ACTS)
+    find = _search((act for act in acts if not is_held_out(act.name)), make.passages)
+    held_out = [act for act in acts if is_held_out(act.name)]
+    return _spread(partial(_continue, make, "law", find), held_out, make.limit)
+
+
+def _demo_requests(make: RequestMaker) -> list[Request]:
+    request = partial(_continue, make, DEMO, lambda text, _: (_whole(text),), size=_DEMO_PROMPT)
+    return list(islice(filter(None, map(request, demo_documents())), make.limit))
+
+
+def _continue(
+    make: RequestMaker, workload: str, find: Find, text: Document, size: int = _PROMPT
+) -> Request | None:
+    """Return a request to go on from a text's first tokens; None if it has no more."""
+    tokenizer = make.lm.tokenizer
+    ids = tokenizer.encode_prompt(text.text[: size * _MAX_CHARACTERS])
+    if len(ids) <= size:
+        return None
+    prompt = tuple(ids[:size])
+    passages = find(text, tokenizer.decode(prompt))
+    return Request(workload, text.name, prompt, passages, make.max_tokens)
+
+
+def _answer_requests(make: RequestMaker) -> list[Request]:
+    """Make the very prompts that `univerb.answer` makes."""
+    from univerb.applications.answer import find_passages, has_chat, passages_prompt
+    from univerb.lab.protocols.asqa_questions import read_questions
+
+    room = make.lm.context_size - make.max_tokens
+    bounds = {"first": _FIRST_QUESTION, "last": _LAST_QUESTION}
+    requests = []
+    for asked in read_questions(make.data / _ASQA, make.limit, ANSWERED, **bounds):
+        documents = [
+            Document(shown.text, f"{number} {shown.title}")
+            for number, shown in enumerate(asked.documents, 1)
+        ]
+        chunks = find_passages(asked.question, documents, ANSWERED)
+        ids, passages = passages_prompt(
+            make.lm, asked.question, chunks, room, is_chat=has_chat(make.lm)
+        )
+        request = Request("answers", asked.question, tuple(ids), passages, make.max_tokens)
+        requests.append(request)
+    return requests
+
+
+def _summary_requests(make: RequestMaker) -> list[Request]:
+    return _spread(partial(_summary_request, make), _reported_articles(make), make.limit)
+
+
+def _summary_request(make: RequestMaker, article: Document) -> Request:
+    """Ask for a summary that is as long as the article's own first paragraph."""
+    from univerb.applications.answer import has_chat
+    from univerb.applications.prompts import fitted, without_special
+
+    lm = make.lm
+    special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
+    write = lm.chat_prompt if has_chat(lm) else lm.tokenizer.encode_prompt
+
+    def encode(shown: Sequence[Chunk]) -> list[int]:
+        return write(_SUMMARISE + without_special(shown[0].text, special))
+
+    room = min(_ARTICLE_ROOM, lm.context_size - make.max_tokens)
+    ids, passages = fitted([_whole(article)], encode, room)
+    first_paragraph = lm.tokenizer.encode(article.text.strip().partition("\n")[0]).ids
+    length = min(max(len(first_paragraph), _MIN_TOKENS), make.max_tokens)
+    return Request("summaries", article.name, tuple(ids), passages, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +160,41 @@ class Workload:
     """A kind of request."""
 
     about: str
-    file: str = ""
-    """Its prompts, below the data folder; none for the demo."""
-    test_set: str = ""
-    """The test set that its prompts are prefixes of."""
-
-    @property
-    def corpus(self) -> str:
-        """The corpus that phrases are retrieved from; empty if they are those of the prompt."""
-        return TEST_SETS[self.test_set].corpus if self.test_set else ""
+    make: Callable[[RequestMaker], list[Request]]
+    files: tuple[str, ...] = ()
+    """What it reads, below the data folder."""
 
 
 WORKLOADS = {
-    "wikitext": Workload(
-        f"the first {PREFIX} tokens of WikiText-103 test paragraphs, de-tokenised; phrases of a "
-        "Wikipedia corpus",
-        TEST_SETS[NATURAL].file,
-        NATURAL,
+    "open": Workload(
+        f"the first {_PROMPT} tokens of Wikipedia articles (0-{_REPORTED_ARTICLES - 1} of "
+        "wiki/valid); phrases are n-grams of passages of other articles, found by BM25",
+        _open_requests,
+        (_ARTICLES, _OTHER_ARTICLES),
     ),
     "law": Workload(
-        f"the first {PREFIX} tokens of LawMT test lines; phrases of a corpus of EU law",
-        TEST_SETS[LAWMT].file,
-        LAWMT,
+        f"the first {_PROMPT} tokens of EU acts; phrases are n-grams of passages of other acts, "
+        "found by BM25",
+        _law_requests,
+        (_ACTS,),
     ),
     "answers": Workload(
-        f"ASQA questions with {PASSAGES} documents in the prompt; phrases are their n-grams", _ASQA
+        f"ASQA questions ({_FIRST_QUESTION}-{_LAST_QUESTION}) with {ANSWERED} documents in the "
+        "prompt, in the chat template; phrases are the documents' n-grams",
+        _answer_requests,
+        (_ASQA,),
+    ),
+    "summaries": Workload(
+        f"Wikipedia articles (0-{_REPORTED_ARTICLES - 1} of wiki/valid, cut to prompts of "
+        f"{_ARTICLE_ROOM} tokens) to be summarised, in the chat template, as long as their own "
+        f"first paragraph but {_MIN_TOKENS} tokens at least; phrases are the article's n-grams",
+        _summary_requests,
+        (_ARTICLES,),
     ),
     DEMO: Workload(
-        f"the first {PREFIX} tokens of the demo documents; phrases are the document's own n-grams"
+        f"the first {_DEMO_PROMPT} tokens of the demo documents; phrases are the document's own "
+        "n-grams",
+        _demo_requests,
     ),
 }
 
@@ -102,68 +216,34 @@ def choose_workloads(names: Sequence[str], data: Path | None) -> list[str]:
     for name in names:
         if name not in WORKLOADS:
             raise OptionError(f"there is no workload {name!r}. {did_you_mean(name, WORKLOADS)}")
-        if not _has_data(name, data):
+        if missing := _missing_files(name, data):
             raise DocumentError(
-                f"workload {name!r} needs {WORKLOADS[name].file!r} in the folder with the data. "
+                f"workload {name!r} needs {missing[0]!r} in the folder with the data. "
                 f"Name that folder with --data or {DATA} (`univerb lab data` says where to get the "
                 f"file), or run `--workload {DEMO}`, which needs none."
             )
     if names:
         return list(dict.fromkeys(names))
-    return [name for name in WORKLOADS if name != DEMO and _has_data(name, data)] or [DEMO]
+    return [n for n in WORKLOADS if n != DEMO and not _missing_files(n, data)] or [DEMO]
 
 
-def _has_data(name: str, data: Path | None) -> bool:
-    file = WORKLOADS[name].file
-    return not file or (data is not None and (data / file).is_file())
+def _missing_files(name: str, data: Path | None) -> list[str]:
+    wanted = WORKLOADS[name].files
+    return [file for file in wanted if data is None or not (data / file).is_file()]
 
 
-def make_requests(
-    lm: "DynamicLM",
-    name: str,
-    data: Path | None,
-    corpus: "Corpus | None",
-    limit: int = 8,
-    max_tokens: int = 128,
-) -> list[Request]:
-    """Make the requests of a workload.
-
-    Args:
-        lm: Its tokenizer makes the prompts.
-        name: The workload.
-        data: The data folder.
-        corpus: Where phrases are retrieved, for a workload that has a corpus.
-        limit: Maximum number of requests.
-        max_tokens: Tokens that the context must hold beside the prompt.
-
-    Returns:
-        The requests.
-    """
-    if name == DEMO:
-        return _demo_requests(lm, limit)
-    assert data is not None
-    if corpus is None:
-        from univerb.lab.protocols.asqa_questions import read_questions
-
-        questions = read_questions(data / WORKLOADS[name].file, limit, PASSAGES)
-        return [_answer_request(lm, question, max_tokens) for question in questions]
-    folder = str(corpus.folder.resolve())
-    passages = read_passages(WORKLOADS[name].test_set, data, lm.tokenizer, limit).passages
-    return [
-        Request(name, passage.name, passage.prefix, lm.tokenizer.decode(passage.prefix), folder)
-        for passage in passages
-    ]
+def make_requests(name: str, make: RequestMaker) -> list[Request]:
+    """Make the requests of a workload; a DocumentError if its texts are too short."""
+    requests = WORKLOADS[name].make(make)
+    if not requests:
+        raise DocumentError(f"workload {name!r} has no text of more than {_PROMPT} tokens.")
+    return requests
 
 
-def warm_up_requests(lm: "DynamicLM", requests: Sequence[Request]) -> list[Request]:
-    """Return one request for each origin of phrases, none of which is measured."""
+def warm_up_request(lm: "DynamicLM") -> Request:
+    """Return a request that is not measured."""
     ids = tuple(lm.tokenizer.encode_prompt(_WARM_UP))
-    passages = (Chunk("warm-up", 0, _WARM_UP),)
-    folders = dict.fromkeys(request.corpus for request in requests)
-    return [
-        Request("warm-up", folder, ids, _WARM_UP, folder, () if folder else passages)
-        for folder in folders
-    ]
+    return Request("warm-up", "", ids, (Chunk("warm-up", 0, _WARM_UP),), max_tokens=8)
 
 
 def demo_documents() -> list[Document]:
@@ -172,24 +252,33 @@ def demo_documents() -> list[Document]:
         return [text for text in read_documents(folder) if not text.name.startswith("README")]
 
 
-def _demo_requests(lm: "DynamicLM", limit: int) -> list[Request]:
-    encoded = [(text, lm.tokenizer.encode_prompt(text.text)) for text in demo_documents()]
-    long = [(text, tuple(ids[:PREFIX])) for text, ids in encoded if len(ids) >= PREFIX]
-    return [
-        Request(DEMO, text.name, ids, passages=(Chunk(text.name, 0, text.text),))
-        for text, ids in long[:limit]
-    ]
+def _reported_articles(make: RequestMaker) -> list[Document]:
+    return read_documents(make.data / _ARTICLES)[:_REPORTED_ARTICLES]
 
 
-def _answer_request(lm: "DynamicLM", question: "AsqaQuestion", max_tokens: int) -> Request:
-    """Make the very prompt that `univerb.answer` makes."""
-    from univerb.applications.answer import find_passages, has_chat, passages_prompt
+def _whole(text: Document) -> Chunk:
+    return Chunk(text.name, 0, text.text)
 
-    documents = [
-        Document(shown.text, f"{number} {shown.title}")
-        for number, shown in enumerate(question.documents, 1)
-    ]
-    chunks = find_passages(question.question, documents, PASSAGES)
-    room = lm.context_size - max_tokens
-    ids, passages = passages_prompt(lm, question.question, chunks, room, is_chat=has_chat(lm))
-    return Request("answers", question.question, tuple(ids), passages=passages)
+
+def _spread(
+    request: Callable[[Document], Request | None], texts: Sequence[Document], limit: int
+) -> list[Request]:
+    """Make at most `limit` requests of texts that are spread evenly over all of them."""
+    step = max(len(texts) // limit, 1)
+    # Behind the evenly spaced ones, the others: some texts are too short.
+    order = [text for begin in range(step) for text in texts[begin::step]]
+    return list(islice(filter(None, map(request, order)), limit))
+
+
+def _search(texts: Iterable[Document], count: int) -> Find:
+    """Return what finds the passages of texts that are nearest to a query."""
+    from univerb.retrieval.methods import ChunkIndex
+
+    searched, characters = [], 0
+    for text in texts:
+        if characters >= _SEARCHED:
+            break
+        searched.append(text)
+        characters += len(text.text)
+    index = ChunkIndex([chunk for text in searched for chunk in chunked(text)])
+    return lambda _, query: tuple(hit.chunk for hit in index.search(query, count))

@@ -1,0 +1,70 @@
+"""Phrases without vectors: one is scored by its first token, which the LM has chosen.
+
+What is needed where there is no encoder, or no use for it. Of the phrases that begin with a token,
+the documents choose: the one that goes on as they do where the text's last tokens stand. Whether it
+is kept is the LM's to say, token by token.
+"""
+
+from collections.abc import Sequence
+
+from univerb.config import GenerationConfig
+from univerb.decoding.drafter import Documents
+from univerb.vocabulary import DynamicVocabulary
+
+_MIN_MATCH = 2
+"""Tokens that must stand in a document before a phrase is proposed, its first one included."""
+
+
+class FirstTokenHead:
+    """A vocabulary as one sequence may use it."""
+
+    def __init__(
+        self,
+        vocabulary: DynamicVocabulary,
+        documents: Documents,
+        config: GenerationConfig,
+        eos_ids: frozenset[int],
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._documents = documents
+        self._ban = config.ban
+        self._eos_ids = eos_ids
+        self._max_phrase = 0
+        self._seen = 0
+
+    def update(self) -> None:
+        """Follow the vocabulary."""
+        if self._seen < self.vocabulary.size:
+            new = self.vocabulary.snapshot(since=self._seen).phrases
+            self._max_phrase = max(self._max_phrase, *map(len, new))
+            self._seen += len(new)
+
+    def is_masked(self, index: int) -> bool:
+        """Whether a phrase may not be chosen."""
+        phrase = self.vocabulary.phrase(self.vocabulary.static_size + index)
+        return (
+            self.vocabulary.find(phrase.ids) is None
+            # A text ends at its end token, so a phrase that goes on after one cannot be written.
+            or not self._eos_ids.isdisjoint(phrase.ids)
+            or any(text in phrase.text for text in self._ban)
+        )
+
+    def proposal(self, ids: Sequence[int], token: int, max_length: int) -> int | None:
+        """Return the longest phrase that goes on from a token as the documents do, as its id.
+
+        Args:
+            ids: Base tokens of prompt and output.
+            token: The LM's own choice after them.
+            max_length: Leave out phrases with more tokens than this.
+
+        Returns:
+            The phrase's id, None if there is none.
+        """
+        longest = min(max_length, self._max_phrase)
+        match = self._documents.find([*ids[-16:], token], longest - 1)
+        if match.length < _MIN_MATCH:
+            return None
+        tokens = (token, *match.ids)
+        found = (self.vocabulary.find(tokens[:size]) for size in range(len(tokens), 1, -1))
+        size = self.vocabulary.static_size
+        return next((u for u in found if u is not None and not self.is_masked(u - size)), None)

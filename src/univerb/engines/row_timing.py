@@ -1,0 +1,77 @@
+"""Row costs of a model on this machine: measured once, kept in the user's cache."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from univerb.engines.base import Session
+from univerb.engines.row_costs import RowCosts, assumed_costs
+from univerb.errors import OptionError
+from univerb.files import atomic_write
+from univerb.locations import cache_directory
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_REPEATS = 5
+_CONTEXT = 128
+"""Tokens before the rows that are timed."""
+_MAX_BYTES = 1 << 16
+
+
+def row_costs(begin: Callable[[], Session], *identity: object) -> RowCosts:
+    """Return what passes cost: as given, as measured before, or measured now.
+
+    Args:
+        begin: Begins a session to measure.
+        *identity: All that costs depend on: the model, the engine, its precision and threads.
+
+    Returns:
+        The costs.
+    """
+    if given := assumed_costs():
+        return given
+    path = _file(*identity)
+    if known := _read(path):
+        return known
+    costs = measure(begin())
+    with suppress(OSError):  # a cache that cannot be written is no error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps(costs.points))
+    return costs
+
+
+def known_costs(*identity: object) -> RowCosts | None:
+    """Return what passes cost if that is known, without measuring."""
+    return assumed_costs() or _read(_file(*identity))
+
+
+def measure(session: Session) -> RowCosts:
+    """Time passes over several numbers of rows, the fastest of some repeats of each."""
+    session.prefill([[1] * _CONTEXT])
+    best = dict.fromkeys(_SIZES, float("inf"))
+    for _ in range(_REPEATS):
+        for rows in _SIZES:
+            began = time.perf_counter()
+            session.step([[1] * rows])
+            best[rows] = min(best[rows], time.perf_counter() - began)
+            session.rewind([rows])
+    return RowCosts({rows: 1000 * seconds for rows, seconds in best.items()})
+
+
+def _file(*identity: object) -> Path:
+    key = json.dumps([platform.machine(), platform.processor(), *map(str, identity)])
+    name = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return cache_directory() / "row_costs" / f"{name}.json"
+
+
+def _read(path: Path) -> RowCosts | None:
+    """Read costs that were measured; None if there are none that can be used."""
+    try:
+        with path.open(encoding="ascii") as file:
+            content = json.loads(file.read(_MAX_BYTES))
+        return RowCosts({int(rows): float(cost) for rows, cost in content.items()})
+    except (OSError, ValueError, AttributeError, TypeError, OptionError):
+        return None

@@ -1,0 +1,83 @@
+"""What passes cost: measured once, kept, and the same wherever it is given."""
+
+import pytest
+
+from univerb.config import GenerationConfig
+from univerb.engines import row_timing
+from univerb.engines.factory import engine_of
+from univerb.engines.row_costs import VARIABLE, RowCosts, assume, assumed_costs
+from univerb.errors import OptionError
+
+
+class Clock:
+    """A session whose passes take a given time."""
+
+    def __init__(self, costs):
+        self.costs, self.now, self.rows = costs, 0.0, 0
+
+    def prefill(self, prompts):
+        self.rows += len(prompts[0])
+
+    def step(self, rows):
+        self.rows += len(rows[0])
+        self.now += self.costs(len(rows[0])) / 100
+
+    def rewind(self, counts):
+        self.rows -= counts[0]
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
+    clock = Clock(RowCosts({1: 10.0, 4: 26.0, 32: 200.0}))
+    monkeypatch.setattr(row_timing.time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_costs_are_those_of_one_row_times_so_much():
+    costs = RowCosts({1: 10.0, 4: 25.0, 8: 20.0})
+    assert [costs(1), costs(2), costs(4), costs(8)] == [1.0, 1.5, 2.5, 2.5]
+    assert costs(16) == 5.0 and costs(64) == 20.0, "beyond the last point, as on average there"
+    assert repr(costs) == "1: 1.00, 4: 2.50, 8: 2.50"
+
+
+@pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}])
+def test_costs_that_are_none_are_refused(bad):
+    with pytest.raises(OptionError, match="Give positive numbers"):
+        RowCosts(bad)
+
+
+def test_costs_are_measured_once(measured):
+    first = row_timing.row_costs(lambda: measured, "a model", 2)
+    assert first(4) == pytest.approx(2.6) and measured.rows == 128, "every pass is taken back"
+    again = row_timing.row_costs(lambda: pytest.fail("measured twice"), "a model", 2)
+    assert again.points == first.points
+    assert row_timing.known_costs("a model", 2).points == first.points
+    assert row_timing.known_costs("a model", 1) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"1": "x"}', '{"2": 1.0}', "null"])
+def test_a_damaged_file_is_measured_again(measured, tmp_path, content):
+    row_timing.row_costs(lambda: measured, "a model")
+    (path,) = (tmp_path / "row_costs").iterdir()
+    path.write_text(content)
+    assert row_timing.row_costs(lambda: measured, "a model")(4) == pytest.approx(2.6)
+
+
+def test_costs_can_be_given(monkeypatch, tiny):
+    monkeypatch.setenv(VARIABLE, "1:2,8:3")
+    assert assumed_costs()(8) == 1.5
+    with assume(RowCosts({1: 1.0, 8: 4.0})):
+        assert engine_of(tiny).row_costs(GenerationConfig())(8) == 4.0
+    monkeypatch.setenv(VARIABLE, "1:2,eight")
+    with pytest.raises(OptionError, match=f"{VARIABLE} is '1:2,eight'"):
+        assumed_costs()
+
+
+def test_a_model_is_measured_as_it_computes(monkeypatch, tmp_path, tiny):
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
+    costs = engine_of(tiny).row_costs(GenerationConfig())
+    assert set(costs.points) >= {1, 2, 4, 8, 16, 32} and costs(1) == 1.0
+    assert engine_of(tiny).row_costs(GenerationConfig()).points == costs.points
