@@ -30,6 +30,7 @@ from transformers.utils import logging
 from univerb.cli.app import main
 from univerb.config import EncoderConfig
 from univerb.locations import DEFAULT_MODEL
+from univerb.modeling.backbones import load_backbone
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -177,7 +178,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_encoder(tiny_folder: Path) -> Path:
     """An encoder for it, beside it."""
-    DynamicLM.from_pretrained(str(tiny_folder)).save_pretrained(tiny_folder.parent / "encoder")
+    model, tokenizer = load_backbone(str(tiny_folder))
+    DynamicLM.wrap(model, tokenizer).save_pretrained(tiny_folder.parent / "encoder")
     return tiny_folder.parent / "encoder"
 
 

@@ -172,7 +172,8 @@ class GgufFile:
         self.tensors_offset = self._offset
         entries = [self._tensor() for _ in range(tensors)]
         self.alignment = alignment = self.number("general.alignment") or 32
-        if not 1 <= alignment <= _MAX_ALIGNMENT:
+        # ggml ends the process at a tensor that is aligned to less than 32 bytes.
+        if not 32 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
             raise ValueError(f"its alignment is {alignment}")
         begin = -(-self._offset // alignment) * alignment
         for name, shape, kind, offset in entries:

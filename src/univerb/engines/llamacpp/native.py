@@ -22,7 +22,7 @@ Bytes = NDArray[numpy.uint8]
 
 PASS_ROWS = 256
 """Maximum number of rows of one pass."""
-_MIN_CELLS = 2048
+_MIN_CELLS = 1024
 _MAX_IDLE = 2
 """Number of contexts that stay in the pool."""
 _MAX_SEQUENCES = 256
