@@ -71,16 +71,12 @@ def load(
             `atomic`, which then is the default mode.
         device: torch: where to put it.
         dtype: torch: float32, bfloat16 or float16.
-        gguf: llamacpp: the backbone's file, used as it is. The default model's is found by itself,
-            and converted once, so that prompts are read faster.
+        gguf: llamacpp: the backbone's file, used as it is. The default model's is found by itself.
         threads: Number of threads, one per core by default; torch sets it for the whole process.
         offline: Never contact the Hub; by default as the environment says.
 
     Returns:
         The LM, ready to generate.
-
-    Raises:
-        OptionError: If there is no such engine, or it has no such option.
     """
     name = os.fspath(name) if isinstance(name, os.PathLike) else name
     engine = _engine_for(name, engine, gguf)

@@ -34,6 +34,7 @@ from univerb.errors import (
     OptionError,
     UniverbError,
 )
+from univerb.modeling.backbones import load_backbone
 from univerb.modeling.dynamic import DynamicLM
 from univerb.parallel import local_workers
 from univerb.phrase import Document
@@ -47,7 +48,10 @@ ONLY_PHRASES = {"mode": "atomic", "phrase_bias": 900.0}
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    return saved(tmp_path_factory.mktemp("jobs") / "tiny", DynamicLM.wrap(make_llama(), tokenizer))
+    lm = DynamicLM.wrap(make_llama(), tokenizer)
+    backbone = saved(tmp_path_factory.mktemp("jobs") / "tiny", lm)
+    DynamicLM.wrap(*load_backbone(str(backbone))).save_pretrained(backbone.parent / "encoder")
+    return backbone.parent / "encoder"
 
 
 @pytest.fixture(scope="module")

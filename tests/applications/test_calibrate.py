@@ -256,6 +256,7 @@ class TestWalk:
             eagerness=bias,
             tolerance=tolerance,
             max_tokens=60,
+            drafts=False,
         )
         ids = [token for piece in result.pieces for token in piece.ids]
         seen = read(lm, prompt, ids, vocabulary)

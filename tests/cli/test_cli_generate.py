@@ -22,10 +22,10 @@ STATS = re.compile(r"^\d+ tokens? in \d+ pass(?:es)? .* s decode$", re.MULTILINE
 
 
 @pytest.mark.parametrize("how", ["file", "folder", "stdin"])
-def test_phrases_come_from_a_file_a_folder_or_standard_input(run, how, tiny_folder, lease_file):
+def test_phrases_come_from_a_file_a_folder_or_standard_input(run, how, tiny_encoder, lease_file):
     docs = {"file": lease_file, "folder": lease_file.parent, "stdin": "-"}[how]
     ran = run(
-        *("generate", "The tenant", "--model", tiny_folder, "--docs", docs, "--json"),
+        *("generate", "The tenant", "--model", tiny_encoder, "--docs", docs, "--json"),
         *("--max-tokens", 12, *ONLY_PHRASES),
         stdin=TEXT if how == "stdin" else "",
     )
@@ -34,11 +34,11 @@ def test_phrases_come_from_a_file_a_folder_or_standard_input(run, how, tiny_fold
     assert names == {"stdin" if how == "stdin" else "lease.txt"}
 
 
-def test_several_documents_are_told_apart(run, tiny_folder, lease_file, tmp_path):
+def test_several_documents_are_told_apart(run, tiny_encoder, lease_file, tmp_path):
     other = tmp_path / "other.md"
     other.write_text("The captain shall steer the ship, and the crew shall sing.")
     ran = run(
-        *("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--docs", other),
+        *("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--docs", other),
         *("--max-tokens", 200, "--json", "--temperature", 5, *ONLY_PHRASES),
     )
     data = checked(ran.json, TEXT, other.read_text())
@@ -46,30 +46,30 @@ def test_several_documents_are_told_apart(run, tiny_folder, lease_file, tmp_path
     assert names == {"lease.txt", "other.md"}
 
 
-def test_what_is_asked_for_is_written_or_named(run, tiny_folder):
+def test_what_is_asked_for_is_written_or_named(run, tiny_encoder):
     asked = ("--require", "good repair", "--prefer", "no such words at all", "--max-tokens", 30)
-    ran = run("generate", "The tenant", "--model", tiny_folder, *asked)
+    ran = run("generate", "The tenant", "--model", tiny_encoder, *asked)
     assert "good repair" in ran.out
     assert "asked for, but not written: 'no such words at all'" in ran.err
-    data = run("generate", "The tenant", "--model", tiny_folder, *asked, "--json").json
+    data = run("generate", "The tenant", "--model", tiny_encoder, *asked, "--json").json
     assert data["missing_terms"] == ["no such words at all"]
 
 
-def test_without_phrases_the_plain_model_writes(run, tiny_folder):
-    data = checked(run("generate", "The tenant", "--model", tiny_folder, "--json").json)
+def test_without_phrases_the_plain_model_writes(run, tiny_encoder):
+    data = checked(run("generate", "The tenant", "--model", tiny_encoder, "--json").json)
     assert data["stats"]["phrase_share"] == 0.0
-    lm = DynamicLM.from_pretrained(str(tiny_folder))
+    lm = DynamicLM.from_pretrained(str(tiny_encoder))
     ids = lm.hf_tokenizer("The tenant", return_tensors="pt")
     plain = lm.model.generate(**ids, max_new_tokens=128, do_sample=False, pad_token_id=0)
     written = [token for piece in data["pieces"] for token in piece["ids"]]
     assert written == plain[0, ids["input_ids"].shape[1] :].tolist()[: len(written)]
 
 
-def test_a_phrase_list_has_weights_that_decide(run, tiny_folder, tmp_path):
+def test_a_phrase_list_has_weights_that_decide(run, tiny_encoder, tmp_path):
     listed = tmp_path / "phrases.txt"
     listed.write_text("quiet enjoyment\t90\nthe landlord\t-90\n\nwritten notice\n")
     ran = run(
-        *("generate", "The tenant", "--model", tiny_folder, "--phrases", listed, "--json"),
+        *("generate", "The tenant", "--model", tiny_encoder, "--phrases", listed, "--json"),
         *("--max-tokens", 20, *ONLY_PHRASES),
     )
     data = checked(ran.json)
@@ -77,9 +77,9 @@ def test_a_phrase_list_has_weights_that_decide(run, tiny_folder, tmp_path):
     assert all(piece["is_phrase"] and not piece["sources"] for piece in data["pieces"])
 
 
-def test_single_phrases_can_be_given(run, tiny_folder):
+def test_single_phrases_can_be_given(run, tiny_encoder):
     ran = run(
-        *("generate", "The tenant", "--model", tiny_folder, "--json", "--max-tokens", 40),
+        *("generate", "The tenant", "--model", tiny_encoder, "--json", "--max-tokens", 40),
         *("--phrase", "quiet enjoyment", "--phrase", "good repair", "--temperature", 9),
         *ONLY_PHRASES,
     )
@@ -88,8 +88,8 @@ def test_single_phrases_can_be_given(run, tiny_folder):
 
 
 @pytest.mark.filterwarnings("default")
-def test_phrases_that_cannot_be_used_are_named_in_a_note(run, tiny_folder):
-    ran = run("generate", "x", "--model", tiny_folder, "--phrase", "tenant", "--json")
+def test_phrases_that_cannot_be_used_are_named_in_a_note(run, tiny_encoder):
+    ran = run("generate", "x", "--model", tiny_encoder, "--phrase", "tenant", "--json")
     assert ran.code == 0 and checked(ran.json)["stats"]["phrases"] == 0
     (note,) = [line for line in ran.err.splitlines() if "left out" in line]
     assert note.startswith("note: ") and "'tenant'" in note and "Warning" not in note
@@ -99,8 +99,8 @@ UNFOLD = ["--mode", "unfold", "--tolerance", "1", "--phrase-bias", "50"]
 
 
 @pytest.mark.parametrize("more", [ONLY_PHRASES, UNFOLD])
-def test_a_stream_shows_the_text_that_comes_at_once_otherwise(run, more, tiny_folder, lease_file):
-    base = ("generate", "The tenant shall", "--model", tiny_folder, "--docs", lease_file, *more)
+def test_a_stream_shows_the_text_that_comes_at_once_otherwise(run, more, tiny_encoder, lease_file):
+    base = ("generate", "The tenant shall", "--model", tiny_encoder, "--docs", lease_file, *more)
     base += ("--max-tokens", 24)
     whole, streamed, data = run(*base), run(*base, "--stream"), run(*base, "--json").json
     assert data["stats"]["phrase_share"] > 0
@@ -112,17 +112,17 @@ def test_a_stream_shows_the_text_that_comes_at_once_otherwise(run, more, tiny_fo
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
 @pytest.mark.parametrize("phrase", ["quiet\tenjoyment", "quiet [bold]enjoyment[/]", "x" * 200])
-def test_text_is_printed_as_it_is(run, tiny_folder, phrase, stream):
+def test_text_is_printed_as_it_is(run, tiny_encoder, phrase, stream):
     ran = run(
-        *("generate", "The [red]tenant", "--model", tiny_folder, "--phrase", phrase, *stream),
+        *("generate", "The [red]tenant", "--model", tiny_encoder, "--phrase", phrase, *stream),
         *("--max-tokens", 1, *ONLY_PHRASES),
     )
     assert f" {phrase}\n" in ran.out
     assert stream or ran.out.startswith("The [red]tenant ")
 
 
-def test_half_a_character_at_the_end_is_not_shown(run, tiny_folder):
-    base = ("generate", "x", "--model", tiny_folder, "--temperature", 1, "--max-tokens", 3)
+def test_half_a_character_at_the_end_is_not_shown(run, tiny_encoder):
+    base = ("generate", "x", "--model", tiny_encoder, "--temperature", 1, "--max-tokens", 3)
     texts = ((seed, run(*base, "--seed", seed, "--json").json["text"]) for seed in range(99))
     # JSON has what the tokenizer makes of it.
     seed, text = next(p for p in texts if p[1].isprintable() and p[1].find("\ufffd") == 2)
@@ -131,23 +131,23 @@ def test_half_a_character_at_the_end_is_not_shown(run, tiny_folder):
         assert shown.startswith(f"{before}{text[:-1]}\n")
 
 
-def test_a_comparison_shows_both_texts_and_what_both_cost(run, tiny_folder, lease_file):
-    base = (*TENANT, "--model", tiny_folder, "--docs", lease_file, "--max-tokens", 8)
+def test_a_comparison_shows_both_texts_and_what_both_cost(run, tiny_encoder, lease_file):
+    base = (*TENANT, "--model", tiny_encoder, "--docs", lease_file, "--max-tokens", 8)
     ran = run(*base, "--compare", *ONLY_PHRASES)
     assert ran.code == 0
     assert "with phrases" in ran.out and "plain LM" in ran.out
     assert ran.out.count("s decode") == 2
 
 
-def test_a_comparison_as_json_has_the_plain_models_text_too(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--max-tokens", 8, "--json")
+def test_a_comparison_as_json_has_the_plain_models_text_too(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--max-tokens", 8, "--json")
     data = run(*base, "--docs", lease_file, "--compare", *ONLY_PHRASES).json
     assert checked(data, TEXT)["stats"]["phrase_share"] == 1.0
     assert checked(data["plain"])["text"] == run(*base).json["text"] != data["text"]
 
 
-def test_sources_are_listed_with_their_places(run, tiny_folder, lease_file):
-    base = (*TENANT, "--model", tiny_folder, "--docs", lease_file, "--max-tokens", 8)
+def test_sources_are_listed_with_their_places(run, tiny_encoder, lease_file):
+    base = (*TENANT, "--model", tiny_encoder, "--docs", lease_file, "--max-tokens", 8)
     data = run(*base, "--json", *ONLY_PHRASES).json
     shown = run(*base, "--sources", *ONLY_PHRASES).out
     for piece in data["pieces"]:
@@ -157,8 +157,8 @@ def test_sources_are_listed_with_their_places(run, tiny_folder, lease_file):
     assert "your list" in listed
 
 
-def test_the_candidates_of_each_step_are_explained(run, tiny_folder, lease_file):
-    base = (*TENANT, "--model", tiny_folder, "--docs", lease_file, "--max-tokens", 8)
+def test_the_candidates_of_each_step_are_explained(run, tiny_encoder, lease_file):
+    base = (*TENANT, "--model", tiny_encoder, "--docs", lease_file, "--max-tokens", 8)
     data = checked(run(*base, "--explain", "--json", *ONLY_PHRASES).json, TEXT)
     for piece in data["pieces"]:
         shares = [candidate["probability"] for candidate in piece["candidates"]]
@@ -172,10 +172,10 @@ def test_the_candidates_of_each_step_are_explained(run, tiny_folder, lease_file)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
-def test_each_mode_keeps_the_budget(run, mode, tiny_folder, lease_file):
+def test_each_mode_keeps_the_budget(run, mode, tiny_encoder, lease_file):
     for budget in (1, 2, 7):
         ran = run(
-            *("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json"),
+            *("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json"),
             *("--mode", mode, "--phrase-bias", 50, "--max-tokens", budget),
         )
         data = checked(ran.json, TEXT)
@@ -183,15 +183,15 @@ def test_each_mode_keeps_the_budget(run, mode, tiny_folder, lease_file):
         assert data["finish_reason"] == "length"
 
 
-def test_verify_writes_the_plain_models_text(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--json", "--max-tokens", 40)
+def test_verify_writes_the_plain_models_text(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--json", "--max-tokens", 40)
     plain = run(*base).json
     verified = run(*base, "--docs", lease_file, "--mode", "verify", "--phrase-bias", 50).json
     assert verified["text"] == plain["text"]
 
 
-def test_phrases_can_arrive_while_the_text_is_written(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json")
+def test_phrases_can_arrive_while_the_text_is_written(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
     every = run(*base, "--max-tokens", 4).json["stats"]["phrases"]
     shares = []
     for budget in (1, 25, 120):
@@ -202,8 +202,8 @@ def test_phrases_can_arrive_while_the_text_is_written(run, tiny_folder, lease_fi
     assert shares[2] == 1.0
 
 
-def test_a_stop_text_ends_the_text_before_it(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json")
+def test_a_stop_text_ends_the_text_before_it(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
     base += ("--max-tokens", 30, *ONLY_PHRASES)
     whole = run(*base).json["text"]
     stop = whole[9:14]
@@ -212,8 +212,8 @@ def test_a_stop_text_ends_the_text_before_it(run, tiny_folder, lease_file):
     assert data["finish_reason"] == "stop"
 
 
-def test_banned_phrases_are_never_written(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json")
+def test_banned_phrases_are_never_written(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
     base += ("--max-tokens", 30, *ONLY_PHRASES)
     before = run(*base).json["text"]
     word = before.split()[0]
@@ -222,34 +222,42 @@ def test_banned_phrases_are_never_written(run, tiny_folder, lease_file):
     assert all(word not in piece["text"] for piece in data["pieces"] if piece["is_phrase"])
 
 
-def test_a_seed_decides_what_is_sampled(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json")
+def test_a_seed_decides_what_is_sampled(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
     texts = [run(*base, "--temperature", 2, "--seed", seed).json["text"] for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_the_number_and_the_length_of_phrases_can_be_limited(run, tiny_folder, lease_file):
-    base = ("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json")
+def test_the_number_and_the_length_of_phrases_can_be_limited(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
     assert run(*base, "--max-phrases", 5).json["stats"]["phrases"] == 5
     data = run(*base, "--sizes", "3-4", "--max-tokens", 40, *ONLY_PHRASES).json
     assert {len(piece["ids"]) for piece in data["pieces"]} <= {3, 4}
     listed = run(
-        "phrases", lease_file, "--model", tiny_folder, "--json", "--source", "words", "--sizes", "2"
+        "phrases",
+        lease_file,
+        "--model",
+        tiny_encoder,
+        "--json",
+        "--source",
+        "words",
+        "--sizes",
+        "2",
     ).json
     words = run(*base, "--source", "words", "--sizes", "2").json["stats"]["phrases"]
     assert words == listed["total"] != run(*base, "--sizes", "2").json["stats"]["phrases"]
 
 
-def test_a_long_prompt_is_refused_unless_it_may_be_cut(run, tiny_folder):
+def test_a_long_prompt_is_refused_unless_it_may_be_cut(run, tiny_encoder):
     long = "The tenant shall pay. " * 200
-    refused(run("generate", long, "--model", tiny_folder), "tokens", "with --truncate.")
-    data = run("generate", long, "--model", tiny_folder, "--truncate", "--json").json
+    refused(run("generate", long, "--model", tiny_encoder), "tokens", "with --truncate.")
+    data = run("generate", long, "--model", tiny_encoder, "--truncate", "--json").json
     assert checked(data)["stats"]["prompt_tokens"] < 512
 
 
-def test_half_precision_and_threads_can_be_chosen(run, tiny_folder):
+def test_half_precision_and_threads_can_be_chosen(run, tiny_encoder):
     few = ("--max-tokens", 2, "--json")
-    ran = run("generate", "x", "--model", tiny_folder, "--dtype", "bfloat16", "--threads", 2, *few)
+    ran = run("generate", "x", "--model", tiny_encoder, "--dtype", "bfloat16", "--threads", 2, *few)
     checked(ran.json)
     assert torch.get_num_threads() == 2
 
@@ -259,28 +267,28 @@ def test_a_saved_encoder_is_loaded_with_its_backbone(run, tiny_encoder, lease_fi
     checked(ran.json, TEXT)
 
 
-def test_the_prompt_can_come_from_standard_input(run, tiny_folder, lease_file):
-    base = ("--model", tiny_folder, "--docs", lease_file, "--max-tokens", 8)
+def test_the_prompt_can_come_from_standard_input(run, tiny_encoder, lease_file):
+    base = ("--model", tiny_encoder, "--docs", lease_file, "--max-tokens", 8)
     typed = run("generate", "The tenant", *base, "--json").json
     piped = run("generate", "-", *base, "--json", stdin="The tenant").json
     assert piped["pieces"] == typed["pieces"]
 
 
-def test_a_prompt_from_standard_input_is_shown_before_the_text(run, tiny_folder, lease_file):
-    base = ("--model", tiny_folder, "--docs", lease_file, "--max-tokens", 8, *ONLY_PHRASES)
+def test_a_prompt_from_standard_input_is_shown_before_the_text(run, tiny_encoder, lease_file):
+    base = ("--model", tiny_encoder, "--docs", lease_file, "--max-tokens", 8, *ONLY_PHRASES)
     ran = run("generate", "-", *base, stdin="The tenant")
     assert ran.out.startswith("The tenant ")
 
 
-def test_the_line_break_that_ends_a_piped_prompt_is_no_part_of_it(run, tiny_folder):
-    base = ("--model", tiny_folder, "--max-tokens", 8, "--json")
+def test_the_line_break_that_ends_a_piped_prompt_is_no_part_of_it(run, tiny_encoder):
+    base = ("--model", tiny_encoder, "--max-tokens", 8, "--json")
     typed = run("generate", "The tenant", *base).json
     assert run("generate", "-", *base, stdin="The tenant\n").json["text"] == typed["text"]
 
 
-def test_standard_input_cannot_be_prompt_and_document(run, tiny_folder):
+def test_standard_input_cannot_be_prompt_and_document(run, tiny_encoder):
     refused(
-        run("generate", "-", "--docs", "-", "--model", tiny_folder, stdin=TEXT), "standard input"
+        run("generate", "-", "--docs", "-", "--model", tiny_encoder, stdin=TEXT), "standard input"
     )
 
 
@@ -331,12 +339,12 @@ def test_a_mistake_ends_with_one_clear_line(
     Path("half").mkdir()
     shutil.copytree(tiny_encoder, "damaged")
     Path("damaged/encoder.safetensors").write_bytes(b"damaged")
-    refused(run("generate", "The tenant", "--model", tiny_folder, *arguments), *words)
+    refused(run("generate", "The tenant", "--model", tiny_encoder, *arguments), *words)
 
 
-def test_an_empty_prompt_is_refused(run, tiny_folder):
-    refused(run("generate", "", "--model", tiny_folder), "prompt is empty")
-    refused(run("generate", "-", "--model", tiny_folder), "prompt is empty")
+def test_an_empty_prompt_is_refused(run, tiny_encoder):
+    refused(run("generate", "", "--model", tiny_encoder), "prompt is empty")
+    refused(run("generate", "-", "--model", tiny_encoder), "prompt is empty")
 
 
 @pytest.mark.parametrize(
@@ -371,17 +379,17 @@ def test_a_mistake_does_not_cost_the_wait_for_the_model(run, arguments, monkeypa
 
 
 @pytest.mark.parametrize("how", ["prompt", "standard input", "phrase"])
-def test_bytes_that_are_no_text_are_refused(run, tiny_folder, how):
+def test_bytes_that_are_no_text_are_refused(run, tiny_encoder, how):
     wrong = b"The \xff tenant"
     typed = wrong.decode(errors="surrogateescape")
     arguments = {"prompt": [typed], "standard input": ["-"], "phrase": ["x", "--phrase", typed]}
-    refused(run("generate", *arguments[how], "--model", tiny_folder, stdin=wrong), "UTF-8")
+    refused(run("generate", *arguments[how], "--model", tiny_encoder, stdin=wrong), "UTF-8")
 
 
-def test_json_can_be_written_where_the_output_is_not_utf8(run, tiny_folder, monkeypatch):
+def test_json_can_be_written_where_the_output_is_not_utf8(run, tiny_encoder, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
-    base = ("generate", "x", "--model", tiny_folder, "--phrase", "café crème", "--max-tokens", 1)
+    base = ("generate", "x", "--model", tiny_encoder, "--phrase", "café crème", "--max-tokens", 1)
     assert run(*base, "--json", *ONLY_PHRASES).code == 0
     assert json.loads(raw.getvalue())["text"] == " café crème"
 

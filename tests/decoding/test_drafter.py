@@ -150,7 +150,7 @@ def test_a_batch_shares_the_rows_that_guesses_may_take(circling):
     together = batch(circling, [PROMPT] * 16, vocabulary, **given)
     assert all(flat(text) == flat(alone) for text in together)
     assert alone.stats.steps < 30
-    assert together[0].stats.rows == together[0].stats.steps, "one row each"
+    assert max(together[0].stats.pass_rows) <= 2 < max(alone.stats.pass_rows), "32 rows for all"
 
 
 def test_what_a_text_recalls_where_a_phrase_is_likely_is_named_in_whole_phrases(circling):

@@ -1,8 +1,9 @@
 """Texts, pieces and sources as version 0.1 wrote them (`escape=0`), on tiny models.
 
-`golden.json` was recorded with 0.1 before its code was taken apart. Since then texts, passes and
-ends have stayed, but of a phrase that is cut only whole words are named. To record a change that is
-meant: `python tests/invariants/test_golden.py` rewrites it with the code as it is.
+`golden.json` was recorded with 0.1 before its code was taken apart. Since then texts and ends have
+stayed; of a phrase that is cut only whole words are named, and drafts are others, so passes are
+fewer. To record a change that is meant: `python tests/invariants/test_golden.py` rewrites it with
+the code as it is.
 """
 
 import json

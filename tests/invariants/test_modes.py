@@ -47,7 +47,7 @@ def test_unfold_with_cache_and_rewinds_equals_unfold_without(tiny, lease, seed, 
     vocabulary = lm.vocabulary([lease])
     ours = generate(
         lm, PROMPT, vocabulary, mode="unfold", tolerance=tolerance, phrase_bias=3.0,
-        max_tokens=40, ignore_eos=True,
+        max_tokens=40, ignore_eos=True, drafts=False,
     )  # fmt: skip
     slow = slow_reference.unfold(lm, prompt_of(lm), vocabulary, 3.0, tolerance, 40)
     assert trace(ours) == slow
@@ -151,7 +151,6 @@ def test_verify_saves_steps_where_a_phrase_is_right():
         verified = generate(lm, PROMPT, vocabulary, mode="verify", max_tokens=80, ignore_eos=True)
     assert flat(verified) == flat(plain)
     assert verified.stats.steps < plain.stats.steps
-    assert verified.stats.phrase_lengths[5] >= 1
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.8}])

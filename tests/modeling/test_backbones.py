@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from conftest import MAKERS, TEXT, make_gpt2, make_tokenizer, saved, stir
 from univerb import load, locations
-from univerb.config import EncoderConfig
+from univerb.config import TRAINING_FREE, EncoderConfig
 from univerb.decoding.loop import generate
 from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.modeling.backbones import load_backbone
@@ -71,7 +71,7 @@ def test_a_folder_loads_as_it_was_saved(backbone, hf_tokenizer, tmp_path):
 
 
 def test_a_loaded_folder_writes_what_the_wrapped_model_writes(original):
-    wrapped = DynamicLM.wrap(make_gpt2(), make_tokenizer())
+    wrapped = DynamicLM(make_gpt2(), make_tokenizer(), None, TRAINING_FREE)
     texts = [
         generate(lm, "The tenant", lm.vocabulary([Document(TEXT, "x")]), max_tokens=16).pieces
         for lm in (wrapped, DynamicLM.from_pretrained(str(original)), load(str(original)))
@@ -99,7 +99,6 @@ def test_a_folder_may_be_relative_or_in_the_home_folder(folder, name, tmp_path, 
 def test_each_dtype_loads_and_writes(original, dtype):
     lm = DynamicLM.from_pretrained(str(original), dtype=dtype)
     assert {str(p.dtype) for p in lm.model.parameters()} == {f"torch.{dtype}"}
-    assert {str(p.dtype) for p in lm.encoder.parameters()} == {f"torch.{dtype}"}
     result = generate(lm, "The tenant", lm.vocabulary([Document(TEXT, "x")]), max_tokens=8)
     assert 0 < result.stats.base_tokens <= 8
 
@@ -323,5 +322,18 @@ def test_a_damaged_encoder_that_ships_with_univerb_is_refused(packaged):
         DynamicLM.from_pretrained("tiny")
 
 
-def test_a_backbone_without_a_shipped_encoder_is_untrained(original):
-    assert not DynamicLM.from_pretrained(str(original)).is_trained
+def test_a_backbone_without_a_shipped_encoder_has_none(original):
+    lm = DynamicLM.from_pretrained(str(original))
+    assert not lm.has_encoder and not lm.is_trained
+    with pytest.raises(ModelError, match="has no encoder. Train one"):
+        lm.save_pretrained(original.parent / "none")
+    with pytest.raises(OptionError, match="'atomic', which feeds phrases as vectors"):
+        generate(lm, "The tenant", lm.vocabulary(["the premises"]), mode="atomic")
+
+
+def test_an_encoder_can_be_left_out(packaged):
+    lm, without = load("tiny"), load("tiny", encoder=False)
+    assert lm.has_encoder and not without.has_encoder
+    vocabulary = without.vocabulary([Document(TEXT, "x")])
+    verified = generate(without, "The tenant", vocabulary, mode="verify", max_tokens=24)
+    assert verified.text == generate(lm, "The tenant", max_tokens=24).text

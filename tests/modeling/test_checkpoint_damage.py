@@ -35,6 +35,7 @@ from tiny_checkpoints import (
 )
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
+from univerb.modeling.backbones import load_backbone
 from univerb.modeling.card import CARD, OWN_TOKENIZER, WEIGHTS
 from univerb.modeling.dynamic import DynamicLM
 
@@ -392,7 +393,7 @@ def test_a_backbone_of_another_depth_is_refused(shelf, hf_tokenizer, tmp_path):
     config = LlamaConfig(**(make_llama().config.to_dict() | {"num_hidden_layers": 1}))
     deep = saved(tmp_path / "deep", DynamicLM.wrap(make_llama(), hf_tokenizer))
     flat = saved(tmp_path / "flat", DynamicLM.wrap(LlamaForCausalLM(config).eval(), hf_tokenizer))
-    DynamicLM.from_pretrained(str(deep)).save_pretrained(tmp_path / "encoder")
+    DynamicLM.wrap(*load_backbone(str(deep))).save_pretrained(tmp_path / "encoder")
     with pytest.raises(CheckpointError) as caught:
         DynamicLM.from_pretrained(str(tmp_path / "encoder"), backbone=str(flat))
     assert NEXT_STEP.search(str(caught.value))

@@ -42,6 +42,7 @@ def _facts() -> dict[str, Any]:
     import torch
 
     from univerb.engines.llamacpp.binding import is_installed
+    from univerb.engines.row_timing import known_costs
     from univerb.threads import thread_count
 
     cache = locations.cache_directory()
@@ -61,6 +62,7 @@ def _facts() -> dict[str, Any]:
         "engines": "torch, llamacpp" if is_installed() else "torch",
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
         "offline": locations.is_offline(),
+        **{f"row costs of {name}": repr(costs) for name, costs in known_costs().items()},
     }
 
 

@@ -351,10 +351,10 @@ class Sequence:
         return self._choose(state, ahead)
 
     def _show(self, parts: abc.Sequence[Part], draft: Draft | None) -> None:
-        """Show accepted tokens: where no encoder chooses, what was drafted is named."""
+        """Show accepted tokens; those that were drafted are named as the phrases that they are."""
         assert self._head is not None
         vocabulary, used = self._head.vocabulary, []
-        if draft is not None and isinstance(self._head, FirstTokenHead):
+        if draft is not None:
             parts = list(joined(parts, vocabulary))
         for ids, logprobs, unit, candidates in parts:
             is_open = unit is not None and not self._is_masked(unit)

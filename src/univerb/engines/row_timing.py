@@ -11,11 +11,11 @@ from pathlib import Path
 from univerb.engines.base import Session
 from univerb.engines.row_costs import RowCosts, assumed_costs
 from univerb.errors import OptionError
-from univerb.files import atomic_write
+from univerb.files import atomic_write, read_regular
 from univerb.locations import cache_directory
 
-_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_REPEATS = 5
+_SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
+_REPEATS = 3
 _CONTEXT = 128
 """Tokens before the rows that are timed."""
 _MAX_BYTES = 1 << 16
@@ -39,13 +39,17 @@ def row_costs(begin: Callable[[], Session], *identity: object) -> RowCosts:
     costs = measure(begin())
     with suppress(OSError):  # a cache that cannot be written is no error
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(costs.points))
+        atomic_write(path, json.dumps({"for": _words(*identity), "costs": costs.points}))
     return costs
 
 
-def known_costs(*identity: object) -> RowCosts | None:
-    """Return what passes cost if that is known, without measuring."""
-    return assumed_costs() or _read(_file(*identity))
+def known_costs() -> dict[str, RowCosts]:
+    """Return all costs that were measured on this machine, by what they were measured for."""
+    known = {}
+    for path in sorted(_folder().glob("*.json")):
+        if (costs := _read(path)) is not None:
+            known[_label(path)] = costs
+    return known
 
 
 def measure(session: Session) -> RowCosts:
@@ -61,17 +65,28 @@ def measure(session: Session) -> RowCosts:
     return RowCosts({rows: 1000 * seconds for rows, seconds in best.items()})
 
 
+def _folder() -> Path:
+    return cache_directory() / "row_costs"
+
+
+def _words(*identity: object) -> str:
+    return ", ".join(map(str, identity))
+
+
 def _file(*identity: object) -> Path:
-    key = json.dumps([platform.machine(), platform.processor(), *map(str, identity)])
-    name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    return cache_directory() / "row_costs" / f"{name}.json"
+    key = json.dumps([platform.machine(), platform.processor(), _words(*identity)])
+    return _folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _read(path: Path) -> RowCosts | None:
     """Read costs that were measured; None if there are none that can be used."""
     try:
-        with path.open(encoding="ascii") as file:
-            content = json.loads(file.read(_MAX_BYTES))
+        content = json.loads(read_regular(path, _MAX_BYTES))["costs"]
         return RowCosts({int(rows): float(cost) for rows, cost in content.items()})
-    except (OSError, ValueError, AttributeError, TypeError, OptionError):
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, OptionError):
         return None
+
+
+def _label(path: Path) -> str:
+    """Return what costs were measured for, from a file that was read before."""
+    return str(json.loads(read_regular(path, _MAX_BYTES)).get("for", path.stem))[:200]
