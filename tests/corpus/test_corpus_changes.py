@@ -260,7 +260,7 @@ def test_a_corpus_without_a_single_phrase_works(lm, tmp_path):
 def test_a_corpus_without_vectors_and_one_with_either_head(heads, tmp_path):
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer(), EncoderConfig(heads=heads))
     bare = build_corpus(tmp_path / "bare", documents(), lm, CorpusSettings(vectors=False))
-    assert not bare.has_vectors and bare.select(QUERY, lm.tokenizer).stored
+    assert not bare.has_vectors and bare.select(QUERY, lm.tokenizer).phrases
     with pytest.raises(CorpusError, match="without vectors"):
         bare.vectors([(1, 2)])
     with pytest.raises(CorpusError, match="another encoder"):

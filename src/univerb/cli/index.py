@@ -70,18 +70,26 @@ def index(
     lm = load_model(**dict(model))
     from univerb.corpus.build import CorpusBuilder
 
+    done: dict[str, str] = {}
     try:
         with progress_bars() as show:
+
+            def tell(stage: str, number: int, total: int) -> None:
+                done[stage] = f"{stage} {number:,} of {total:,}"
+                show(stage, number, total)
+
             builder = CorpusBuilder(
-                output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
+                output, lm.tokenizer, settings, lm=lm, workers=workers, progress=tell
             )
             if change.remove:
                 manifest = builder.remove(change.remove)
             if documents:
                 manifest = builder.add(documents)
     except KeyboardInterrupt:
+        kept = ", ".join(done.values()) or "nothing yet"
         errors.print(
-            "interrupted: what is finished is kept. Run the same command again to continue."
+            f"interrupted: what is finished is kept ({kept}). Run the same command again to "
+            "continue."
         )
         raise typer.Exit(130) from None
     _show(output, manifest, as_json)

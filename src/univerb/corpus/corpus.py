@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
+from numpy.typing import NDArray
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, unreadable
 from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
+from univerb.corpus.request_vectors import RequestVectors
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import ListedDocument, Shard, totals
-from univerb.corpus.vectors import StoredVectors, VectorRows
+from univerb.corpus.vector_rows import VectorRows
+from univerb.corpus.vectors import StoredVectors, row_format
 from univerb.corpus.versions import finish_sweep, lease, missing_corpus
 from univerb.documents.chunks import Chunk
 from univerb.errors import (
@@ -120,10 +123,14 @@ class Corpus:
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk by its number."""
+        shard, place = self._place(number)
+        return shard.chunk(place)
+
+    def _place(self, number: int) -> tuple[Shard, int]:
         if not 0 <= number < self._edges[-1]:
             raise corrupt(self.folder, f"has an index that names a chunk {number}")
         shard = int(numpy.searchsorted(self._edges, number, side="right")) - 1
-        return self.shards[shard].chunk(number - int(self._edges[shard]))
+        return self.shards[shard], number - int(self._edges[shard])
 
     def select(
         self,
@@ -173,6 +180,20 @@ class Corpus:
         rows = self.phrases.rows_of(tokens, ends)
         stored = numpy.flatnonzero(rows != NO_ROW)
         return stored, *self._vectors.read(rows[stored])
+
+    @property
+    def kept(self) -> RequestVectors:
+        """Vectors that are not stored here and that requests had to encode."""
+        return RequestVectors(self.fingerprint, row_format(self.manifest))
+
+    def chunk_ids(self, number: int) -> NDArray[numpy.int32]:
+        """Return the token ids of a chunk by its number, with -1 after each line.
+
+        Raises:
+            CorpusError: If an earlier version built the corpus, which did not keep them.
+        """
+        shard, place = self._place(number)
+        return shard.chunk_ids(place)
 
     def listed(self) -> list[ListedDocument]:
         """Return name, digest and number of characters of all documents."""
@@ -282,8 +303,9 @@ class Corpus:
                 f"{str(self.folder)!r} was built without vectors. Build it again with them."
             )
         vectors = StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)
-        last = int(self.phrases.rows.max(initial=NO_ROW))
-        # Each phrase has a row, and most rows have a phrase; otherwise the width is wrong.
-        if not last < len(vectors) < max(2 * len(self.phrases), 1):
+        rows = self.phrases.rows
+        # Most rows have a phrase; otherwise the width is wrong.
+        used = int((rows != NO_ROW).sum())
+        if not int(rows.max(initial=NO_ROW)) < len(vectors) < max(2 * used, 1):
             raise corrupt(self.folder / MANIFEST, "has a width that does not fit the vectors")
         return vectors

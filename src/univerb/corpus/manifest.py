@@ -13,6 +13,7 @@ from univerb._version import __version__
 from univerb.config import describe
 from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt, unreadable
 from univerb.corpus.phrase_index import MAX_SIZE
+from univerb.corpus.vector_rows import VectorDtype
 from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write, read_regular
 from univerb.phrases.content import StopList
@@ -20,12 +21,16 @@ from univerb.phrases.guards import Guards
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
-FORMAT = 2
+FORMAT = 3
+VECTOR_COUNT = 6
+"""Occurrences from which on a vector is worth its kilobyte and its half millisecond: see
+docs/decisions/0034."""
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-# Format 1 had no such guards. They apply to what is read of it, and to all of it once it changes.
-_SINCE_FORMAT_2 = {"content", "whole_numbers"}
+# Earlier formats had no such settings. Those of phrases apply to what is read of them, and all of
+# them once a corpus changes.
+_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"vector_count"}}
 
 
 class CorpusSettings(StrictModel):
@@ -53,8 +58,11 @@ class CorpusSettings(StrictModel):
     """No phrase begins or ends inside a number such as 1,500 or § 12(3)."""
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
     """Maximum number of phrases."""
-    dtype: Literal["float16", "float32"] = "float16"
-    """Of the vectors on disk: float16 or float32."""
+    vector_count: int = Field(default=VECTOR_COUNT, ge=1, le=1 << 40)
+    """Minimum number of occurrences of a phrase whose vector is stored; the others are encoded when
+    a request needs them, and kept in the user's cache."""
+    dtype: VectorDtype = "int8"
+    """Of the vectors on disk: int8, float16 or float32."""
     vectors: bool = True
     """Encode the phrases; without vectors, a corpus serves retrieval and mining."""
 
@@ -127,7 +135,7 @@ def phrases_key(
     version: int = FORMAT,
 ) -> str:
     """Return a hash of all that the list of phrases depends on, as a version of the format has."""
-    unknown = _SINCE_FORMAT_2 if version < 2 else set()
+    unknown = set[str]().union(*(names for f, names in _SINCE_FORMAT.items() if version < f))
     parts = [index_key(shards), settings.model_dump_json(exclude=unknown)]
     return _hash([*parts, *(entry.sha256 for entry in vectors)])
 

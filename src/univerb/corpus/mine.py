@@ -8,7 +8,10 @@ from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
 from univerb.phrases.hashing import Ints, prepend_zero, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
-from univerb.phrases.tokenized import CONTENT, END, START, TokenArrays
+from univerb.phrases.tokenized import CONTENT, END, START, Flags, TokenArrays
+
+ALWAYS_STORED = 4096
+"""Vectors of the most frequent phrases that are stored however rare these are: five megabytes."""
 
 
 class MinedPhrases(NamedTuple):
@@ -21,6 +24,18 @@ class MinedPhrases(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def are_stored(self, min_count: int) -> Flags:
+        """Return which have a vector on disk: the most frequent, and the tokens before them."""
+        is_frequent = self.counts >= min_count
+        # A small corpus has all of them.
+        is_frequent[numpy.argsort(-self.counts, kind="stable")[:ALWAYS_STORED]] = True
+        is_frequent &= self.counts > 0
+        begins = prepend_zero(self.ends)[:-1]
+        first = self.tokens[begins]
+        is_token = self.counts == 0
+        is_stored: Flags = is_frequent | is_token & numpy.isin(first, first[is_frequent])
+        return is_stored
 
     def with_first_tokens(self) -> "MinedPhrases":
         """Add the tokens that phrases begin with, each before them and with a count of 0.

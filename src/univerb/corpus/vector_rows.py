@@ -1,0 +1,62 @@
+"""How phrase vectors are laid out on disk: floats, or whole numbers with a scale for each side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy
+from numpy.typing import NDArray
+
+VectorDtype = Literal["int8", "float16", "float32"]
+VectorRows = NDArray[Any]
+Records = NDArray[Any]
+"""Packed rows, one entry of `RowFormat.record` each."""
+
+_HIGHEST = 127
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The layout of rows: the input vector followed by the output vector; one vector if tied."""
+
+    dtype: VectorDtype
+    width: int
+    is_tied: bool
+
+    @property
+    def record(self) -> numpy.dtype[Any]:
+        """One row as numpy reads it."""
+        sides = 1 if self.is_tied else 2
+        values = ("values", f"<{numpy.dtype(self.dtype).str[1:]}", (sides, self.width))
+        scales = [("scales", "<f4", (sides,))] if self.dtype == "int8" else []
+        return numpy.dtype([*scales, values])
+
+    def pack(self, sides: Sequence[VectorRows]) -> Records:
+        """Round vectors: each side (P, d), one if tied. What is too large becomes infinite."""
+        vectors = numpy.stack(sides, axis=1).astype(numpy.float32, copy=False)
+        rows = numpy.empty(len(vectors), self.record)
+        if self.dtype != "int8":
+            with numpy.errstate(over="ignore"):
+                rows["values"] = vectors
+            return rows
+        scales = numpy.abs(vectors).max(axis=2, initial=0) / numpy.float32(_HIGHEST)
+        rows["scales"] = scales
+        # A side of zeros has no scale.
+        scales[scales == 0] = 1
+        with numpy.errstate(invalid="ignore"):
+            rows["values"] = numpy.rint(vectors / scales[:, :, None])
+        return rows
+
+    def are_finite(self, rows: Records) -> bool:
+        """Tell whether all vectors are finite."""
+        if self.dtype != "int8":
+            return bool(numpy.isfinite(rows["values"]).all())
+        with numpy.errstate(over="ignore"):
+            return bool(numpy.isfinite(rows["scales"] * numpy.float32(_HIGHEST + 1)).all())
+
+    def unpack(self, rows: Records) -> tuple[VectorRows, VectorRows]:
+        """Return input and output vectors (P, d); one array if they are the same."""
+        values = rows["values"]
+        if self.dtype == "int8":
+            values = values * rows["scales"][:, :, None]
+        return values[:, 0], values[:, 0 if self.is_tied else 1]
