@@ -62,7 +62,7 @@ def test_the_glue_in_a_corpus_of_version_0_1_is_not_offered(folder: Path):
 def test_the_same_documents_become_the_same_files(folder: Path):
     old = open_corpus(folder / "corpus.uv")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    without = {"vectors": False, "content": None, "whole_numbers": False}
+    without = {"vectors": False, "content": None, "whole_numbers": False, "closed": False}
     settings = old.manifest.settings.model_copy(update=without)
     new = CorpusBuilder(folder / "new.uv", tokenizer, settings).add(old.documents())
     pairs = [
@@ -75,9 +75,15 @@ def test_the_same_documents_become_the_same_files(folder: Path):
             flags = [numpy.load(io.BytesIO(f.pop("flags.npy"))) for f in (files, others)]
             is_token = flags[1] & CONTENT
             assert (flags[0] | is_token).tolist() == flags[1].tolist()
+        if "ids.npy" in files:
+            ids, tokens = (
+                numpy.load(io.BytesIO(f.pop(name)))
+                for f, name in ((files, "ids.npy"), (others, "tokens.npy"))
+            )
+            assert (ids + 1).tolist() == tokens.tolist() and others.pop("chunk_tokens.npy")
         assert files == others
     tokens = [
-        read_files(root, entry)["tokens.npy"]
+        numpy.load(io.BytesIO(read_files(root, entry)["tokens.npy"])).tolist()
         for root, entry in ((old.folder, old.manifest.phrases), (folder / "new.uv", new.phrases))
     ]
     assert tokens[0] == tokens[1]

@@ -30,7 +30,7 @@ _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 # Earlier formats had no such settings. Those of phrases apply to what is read of them, and all of
 # them once a corpus changes.
-_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"vector_count"}}
+_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"closed", "vector_count"}}
 
 
 class CorpusSettings(StrictModel):
@@ -52,6 +52,8 @@ class CorpusSettings(StrictModel):
     """Shortest and longest phrase, in tokens."""
     min_count: int = Field(default=2, ge=1, le=1 << 40)
     """Minimum number of occurrences of a phrase."""
+    closed: bool = True
+    """Leave out phrases that a longer one continues wherever they stand."""
     content: StopList = "en"
     """Language of the stop list; a phrase has a word that is not on it. none: any words."""
     whole_numbers: bool = True

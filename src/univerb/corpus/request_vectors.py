@@ -8,8 +8,8 @@ again, and a row that is not what was written is not used.
 import hashlib
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy
@@ -57,12 +57,15 @@ class RequestVectors:
     def find(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
         """Return the indices of the keys that are cached, their input and output vectors."""
         found: dict[int, bytes] = {}
+
+        def read(database: sqlite3.Connection) -> None:
+            for index, key in enumerate(keys):
+                rows = database.execute(_FIND, (self._key(key),))
+                if content := _checked(next(rows, (b"",))[0], self._layout.record.itemsize):
+                    found[index] = content
+
         if self._path.is_file():
-            with self._database() as database:
-                for index, key in enumerate(keys):
-                    rows = database.execute(_FIND, (self._key(key),))
-                    if content := _checked(next(rows, (b"",))[0], self._layout.record.itemsize):
-                        found[index] = content
+            self._try(read)
         records = numpy.frombuffer(b"".join(found.values()), self._layout.record)
         return numpy.array(list(found), dtype=numpy.int64), *self._layout.unpack(records)
 
@@ -71,11 +74,15 @@ class RequestVectors:
     ) -> tuple[VectorRows, VectorRows]:
         """Keep vectors (P, d), one side if tied; return them as `find` will."""
         records = self._layout.pack(sides)
-        if self._layout.are_finite(records):
+
+        def write(database: sqlite3.Connection) -> None:
             contents = (_sealed(record.tobytes()) for record in records)
-            with self._database() as database, database:
+            with database:
                 database.executemany(_ADD, zip(map(self._key, keys), contents, strict=True))
                 self._make_room(database)
+
+        if self._layout.are_finite(records):
+            self._try(write)
         return self._layout.unpack(records)
 
     def _key(self, ids: tuple[int, ...]) -> bytes:
@@ -86,16 +93,15 @@ class RequestVectors:
         while _used_bytes(database) > self._capacity and database.execute(_DROP_OLDEST).rowcount:
             pass
 
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        """Open the database; an error ends the block, and a damaged database goes."""
+    def _try(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Do something with the database; an error leaves it undone, and a damaged one goes."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self._path, timeout=_SECONDS)) as database:
                 # A crash of the machine may tear it: what is lost is encoded again.
                 database.execute("PRAGMA synchronous = OFF")
                 database.execute(_CREATE)
-                yield database
+                work(database)
         except (sqlite3.OperationalError, OSError):
             pass  # busy, full, or on a disk that nobody can write
         except sqlite3.DatabaseError:

@@ -1,4 +1,4 @@
-"""How phrase vectors are laid out on disk: floats, or whole numbers with a scale for each side."""
+"""How phrase vectors are laid out on disk: floats, or whole numbers with scales."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ VectorRows = NDArray[Any]
 Records = NDArray[Any]
 """Packed rows, one entry of `RowFormat.record` each."""
 
+BLOCK = 64
+"""Numbers with a scale of their own: a few directions are ten times larger than the others, and
+one scale for all would be theirs."""
 _HIGHEST = 127
 
 
@@ -28,8 +31,8 @@ class RowFormat:
         """One row as numpy reads it."""
         sides = 1 if self.is_tied else 2
         values = ("values", f"<{numpy.dtype(self.dtype).str[1:]}", (sides, self.width))
-        scales = [("scales", "<f4", (sides,))] if self.dtype == "int8" else []
-        return numpy.dtype([*scales, values])
+        scales = ("scales", "<f4", (sides, len(range(0, self.width, BLOCK))))
+        return numpy.dtype([scales, values] if self.dtype == "int8" else [values])
 
     def pack(self, sides: Sequence[VectorRows]) -> Records:
         """Round vectors: each side (P, d), one if tied. What is too large becomes infinite."""
@@ -39,13 +42,17 @@ class RowFormat:
             with numpy.errstate(over="ignore"):
                 rows["values"] = vectors
             return rows
-        scales = numpy.abs(vectors).max(axis=2, initial=0) / numpy.float32(_HIGHEST)
-        rows["scales"] = scales
-        # A side of zeros has no scale.
-        scales[scales == 0] = 1
-        with numpy.errstate(invalid="ignore"):
-            rows["values"] = numpy.rint(vectors / scales[:, :, None])
+        begins = range(0, self.width, BLOCK)
+        highest = numpy.maximum.reduceat(numpy.abs(vectors), begins, axis=2)
+        rows["scales"] = highest / numpy.float32(_HIGHEST)
+        # Zeros have no scale, and what is not finite has none either.
+        with numpy.errstate(invalid="ignore", divide="ignore"):
+            scaled = vectors / self._spread(rows["scales"])
+        rows["values"] = numpy.rint(numpy.nan_to_num(scaled, posinf=0, neginf=0))
         return rows
+
+    def _spread(self, scales: VectorRows) -> VectorRows:
+        return numpy.repeat(scales, BLOCK, axis=2)[:, :, : self.width]
 
     def are_finite(self, rows: Records) -> bool:
         """Tell whether all vectors are finite."""
@@ -58,5 +65,6 @@ class RowFormat:
         """Return input and output vectors (P, d); one array if they are the same."""
         values = rows["values"]
         if self.dtype == "int8":
-            values = values * rows["scales"][:, :, None]
-        return values[:, 0], values[:, 0 if self.is_tied else 1]
+            values = values * self._spread(rows["scales"])
+        inputs = values[:, 0]
+        return inputs, inputs if self.is_tied else values[:, 1]

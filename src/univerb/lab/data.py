@@ -140,6 +140,10 @@ def _build(
         splitter=_SPLITTERS[name],
         content=PAPER_GUARDS.content,
         whole_numbers=PAPER_GUARDS.whole_numbers,
+        # All n-grams, none of them rounded or left to requests: what is measured is the method.
+        closed=False,
+        vector_count=1,
+        dtype="float16",
     )
     build_corpus(path, documents, lm, settings, progress=progress)
 

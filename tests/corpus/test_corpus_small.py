@@ -1,0 +1,116 @@
+"""What keeps a corpus small: which phrases it lists, and whose vectors it stores."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+from conftest import make_gpt2, make_tokenizer
+from univerb.corpus import mine
+from univerb.corpus.build import CorpusBuilder, build_corpus
+from univerb.corpus.manifest import CorpusSettings
+from univerb.corpus.mine import MinedPhrases, mine_phrases
+from univerb.corpus.phrase_index import NO_ROW
+from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
+from univerb.phrases.hashing import split_ids
+from univerb.phrases.tokenized import BREAK, CONTENT, END, LETTER, START, TokenArrays
+
+QUERY = "the tenant shall pay"
+TEXTS = [
+    "The tenant shall pay the rent. The tenant shall pay the rent in advance.",
+    "The landlord shall keep the premises in repair. The landlord shall keep the keys.",
+    "The tenant shall pay the rent. The tenant shall leave. The tenant shall pay the rent.",
+]
+DOCUMENTS = [Document(text, f"{number}.txt") for number, text in enumerate(TEXTS)]
+
+
+@pytest.fixture
+def lm(tmp_path, monkeypatch) -> DynamicLM:
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
+    return DynamicLM.wrap(make_gpt2(), make_tokenizer())
+
+
+def mined(ids: list[int], **settings: object) -> dict[tuple[int, ...], int]:
+    flags = numpy.full(len(ids), START | END | LETTER | CONTENT, numpy.uint8)
+    arrays = TokenArrays(numpy.array(ids, numpy.int32), flags)
+    found = mine_phrases(arrays, CorpusSettings(sizes=(2, 4), **settings))
+    return dict(zip(split_ids(found.tokens, found.ends), found.counts.tolist(), strict=True))
+
+
+def test_phrases_that_always_go_on_are_left_out():
+    text = [1, 2, 3, BREAK, 1, 2, 3, BREAK, 7, 2, 3, BREAK, 7, 8, BREAK, 7, 8]
+    every = mined(text, closed=False)
+    assert every == {(1, 2): 2, (1, 2, 3): 2, (2, 3): 3, (7, 8): 2}
+    assert mined(text) == {(1, 2, 3): 2, (2, 3): 3, (7, 8): 2}
+
+
+def test_what_is_left_out_always_begins_a_phrase_that_is_as_frequent():
+    text = numpy.random.default_rng(0).integers(0, 4, 400).tolist()
+    every, closed = mined(text, closed=False), mined(text)
+    assert closed.items() <= every.items() and len(closed) < len(every)
+    for key in every.keys() - closed.keys():
+        longer = [k for k in closed if k[: len(key)] == key and len(k) > len(key)]
+        assert [every[k] for k in longer] == [every[key]]
+
+
+def test_the_most_frequent_phrases_have_vectors(monkeypatch):
+    monkeypatch.setattr(mine, "ALWAYS_STORED", 2)
+    sizes, counts = [2, 2, 3, 2, 2], numpy.array([9, 3, 3, 5, 2])
+    tokens = numpy.array([1, 5, 2, 5, 2, 5, 6, 3, 5, 4, 5], numpy.int32)
+    phrases = MinedPhrases(tokens, numpy.cumsum(sizes), counts).with_first_tokens()
+    keys = split_ids(phrases.tokens, phrases.ends)
+
+    def stored(min_count: int) -> set[tuple[int, ...]]:
+        return {keys[index] for index in numpy.flatnonzero(phrases.are_stored(min_count))}
+
+    assert stored(100) == {(1,), (1, 5), (3,), (3, 5)}
+    assert stored(3) == stored(100) | {(2,), (2, 5), (2, 5, 6)}
+    assert stored(1) == set(keys)
+
+
+def test_vectors_that_are_not_stored_are_encoded_once(lm, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(mine, "ALWAYS_STORED", 0)
+    corpus = build_corpus(tmp_path / "c", DOCUMENTS, lm, CorpusSettings(vector_count=4))
+    before = {path: path.read_bytes() for path in corpus.folder.rglob("*") if path.is_file()}
+    rows, counts = corpus.phrases.rows, corpus.phrases.counts
+    assert ((rows != NO_ROW) == (counts >= 4)).all() and 0 < (counts >= 4).sum() < len(counts)
+    selection = corpus.select(QUERY, lm.tokenizer)
+    assert 0 < selection.stored < len(selection.phrases)
+    exact = lm.run_encoder(selection.phrases)
+    lm.attach(corpus)
+    first = lm.vectors(selection.phrases)
+    for side, made in zip(first, exact, strict=True):
+        numpy.testing.assert_allclose(side, made, atol=0.02)
+    other = DynamicLM.wrap(make_gpt2(), make_tokenizer())
+    other.attach(corpus)
+    monkeypatch.setattr(type(other.encoder), "encode", None)
+    for side, made in zip(other.vectors(selection.phrases), first, strict=True):
+        assert (side == made).all(), "a later process has the very same vectors"
+    corpus.verify()
+    assert before == {p: p.read_bytes() for p in corpus.folder.rglob("*") if p.is_file()}
+
+
+def test_a_phrase_that_becomes_rare_loses_its_vector(lm, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(mine, "ALWAYS_STORED", 0)
+    settings = CorpusSettings(vector_count=3)
+    builder = CorpusBuilder(tmp_path / "c", lm.tokenizer, settings, lm=lm)
+    builder.add(DOCUMENTS)
+    changed = builder.remove(["2.txt"])
+    fresh = CorpusBuilder(tmp_path / "f", lm.tokenizer, settings, lm=lm).add(DOCUMENTS[:2])
+    assert changed.phrase_count == fresh.phrase_count
+    assert sum(sum(e.sizes.values()) for e in changed.vectors) < 2 * max(
+        sum(sum(e.sizes.values()) for e in fresh.vectors), 1
+    )
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_chunk_has_its_tokens(lm, tmp_path: Path, overlap: int):
+    settings = CorpusSettings(max_words=6, overlap=overlap, vectors=False)
+    texts = [*DOCUMENTS, Document("One line\nof 家 🙂 text\n\n\nand another. End.", "odd.txt")]
+    corpus = build_corpus(tmp_path / "c", texts, lm, settings)
+    for number in range(corpus.manifest.chunks):
+        ids = corpus.chunk_ids(number)
+        lines = [part[part != BREAK].tolist() for part in numpy.split(ids, *numpy.where(ids < 0))]
+        written = " ".join(lm.tokenizer.decode(line) for line in lines if line)
+        assert written.split() == corpus.chunk(number).text.split()
