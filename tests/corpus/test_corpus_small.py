@@ -9,8 +9,7 @@ from conftest import make_gpt2, make_tokenizer
 from univerb.corpus import mine
 from univerb.corpus.build import CorpusBuilder, build_corpus
 from univerb.corpus.manifest import CorpusSettings
-from univerb.corpus.mine import MinedPhrases, mine_phrases
-from univerb.corpus.phrase_index import NO_ROW
+from univerb.corpus.mine import mine_phrases
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.phrases.hashing import split_ids
@@ -54,34 +53,29 @@ def test_what_is_left_out_always_begins_a_phrase_that_is_as_frequent():
         assert [every[k] for k in longer] == [every[key]]
 
 
-def test_the_most_frequent_phrases_have_vectors(monkeypatch):
-    monkeypatch.setattr(mine, "ALWAYS_STORED", 2)
-    sizes, counts = [2, 2, 3, 2, 2], numpy.array([9, 3, 3, 5, 2])
-    tokens = numpy.array([1, 5, 2, 5, 2, 5, 6, 3, 5, 4, 5], numpy.int32)
-    phrases = MinedPhrases(tokens, numpy.cumsum(sizes), counts).with_first_tokens()
-    keys = split_ids(phrases.tokens, phrases.ends)
-
-    def stored(min_count: int) -> set[tuple[int, ...]]:
-        return {keys[index] for index in numpy.flatnonzero(phrases.are_stored(min_count))}
-
-    assert stored(100) == {(1,), (1, 5), (3,), (3, 5)}
-    assert stored(3) == stored(100) | {(2,), (2, 5), (2, 5, 6)}
-    assert stored(1) == set(keys)
+def test_a_large_corpus_has_only_frequent_phrases(monkeypatch):
+    text = numpy.random.default_rng(1).integers(0, 6, 2000).tolist()
+    every = mined(text, closed=False, min_count=2)
+    assert mined(text, closed=False) == every and min(every.values()) == 2, "a small one has all"
+    monkeypatch.setattr(mine, "SMALL", 0)
+    assert mined(text, closed=False) == {k: c for k, c in every.items() if c >= 6}
+    monkeypatch.setattr(mine, "SMALL", 300)
+    few = mined(text, closed=False, min_count=100)
+    assert len(few) == 300 and min(few.values()) >= sorted(every.values())[-300]
 
 
 def test_vectors_that_are_not_stored_are_encoded_once(lm, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(mine, "ALWAYS_STORED", 0)
-    corpus = build_corpus(tmp_path / "c", DOCUMENTS, lm, CorpusSettings(vector_count=4))
+    monkeypatch.setattr(mine, "SMALL", 0)
+    corpus = build_corpus(tmp_path / "c", DOCUMENTS, lm, CorpusSettings(min_count=4))
     before = {path: path.read_bytes() for path in corpus.folder.rglob("*") if path.is_file()}
-    rows, counts = corpus.phrases.rows, corpus.phrases.counts
-    assert ((rows != NO_ROW) == (counts >= 4)).all() and 0 < (counts >= 4).sum() < len(counts)
-    selection = corpus.select(QUERY, lm.tokenizer)
+    selection = corpus.select(QUERY, lm.tokenizer, others=True)
     assert 0 < selection.stored < len(selection.phrases)
     exact = lm.run_encoder(selection.phrases)
     lm.attach(corpus)
     first = lm.vectors(selection.phrases)
     for side, made in zip(first, exact, strict=True):
         numpy.testing.assert_allclose(side, made, atol=0.02)
+    # Built alike: a model with the same weights.
     other = DynamicLM.wrap(make_gpt2(), make_tokenizer())
     other.attach(corpus)
     monkeypatch.setattr(type(other.encoder), "encode", None)
@@ -91,17 +85,14 @@ def test_vectors_that_are_not_stored_are_encoded_once(lm, tmp_path: Path, monkey
     assert before == {p: p.read_bytes() for p in corpus.folder.rglob("*") if p.is_file()}
 
 
-def test_a_phrase_that_becomes_rare_loses_its_vector(lm, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(mine, "ALWAYS_STORED", 0)
-    settings = CorpusSettings(vector_count=3)
+def test_a_phrase_that_becomes_rare_is_no_phrase_any_more(lm, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(mine, "SMALL", 0)
+    settings = CorpusSettings(min_count=3)
     builder = CorpusBuilder(tmp_path / "c", lm.tokenizer, settings, lm=lm)
-    builder.add(DOCUMENTS)
+    before = builder.add(DOCUMENTS).phrase_count
     changed = builder.remove(["2.txt"])
     fresh = CorpusBuilder(tmp_path / "f", lm.tokenizer, settings, lm=lm).add(DOCUMENTS[:2])
-    assert changed.phrase_count == fresh.phrase_count
-    assert sum(sum(e.sizes.values()) for e in changed.vectors) < 2 * max(
-        sum(sum(e.sizes.values()) for e in fresh.vectors), 1
-    )
+    assert changed.phrase_count == fresh.phrase_count < before
 
 
 @pytest.mark.parametrize("overlap", [0, 1])

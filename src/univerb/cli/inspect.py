@@ -58,8 +58,6 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
 
     import numpy
 
-    from univerb.corpus.phrase_index import NO_ROW
-
     manifest = corpus.manifest
     parts = {
         "text and tokens": manifest.shards,
@@ -75,7 +73,7 @@ def _facts(corpus: "Corpus") -> dict[str, Any]:
         **manifest.model_dump(include=names),
         "phrases": manifest.phrase_count,
         "phrases_by_length": dict(sorted(lengths.items())),
-        "vectors": int((stored.rows != NO_ROW).sum()),
+        "vectors": len(stored) if corpus.has_vectors else 0,
         "settings": manifest.settings.model_dump(),
         "created_by": manifest.created_by,
         "format": manifest.format,

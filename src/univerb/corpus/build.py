@@ -244,9 +244,7 @@ class CorpusBuilder:
         begin = 0
         if self._present is not None and self._present.has_vectors:
             reused, rows, begin = self._present.reusable_rows(phrases.tokens, phrases.ends)
-        is_stored = phrases.are_stored(self.settings.vector_count)
-        rows[~is_stored] = NO_ROW
-        missing = numpy.flatnonzero(is_stored & (rows == NO_ROW))
+        missing = numpy.flatnonzero(rows == NO_ROW)
         tasks = encode_tasks(self._lm, self._root, phrases, missing, self.settings.dtype)
         new = list(self._run("vectors", encode_batch, tasks, [len(task.ends) for task in tasks]))
         rows[missing] = begin + numpy.arange(len(missing))

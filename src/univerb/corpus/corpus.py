@@ -149,7 +149,8 @@ class Corpus:
             tokenizer: The LM's.
             k: Number of chunks.
             max_phrases: Maximum number: those that save the most tokens in the chunks.
-            others: Include n-grams that the corpus does not hold; they must be encoded.
+            others: Include n-grams that the corpus does not hold: they are encoded, and kept in
+                the user's cache.
             guards: Rules for phrases; by default those of the corpus.
 
         Returns:
@@ -303,9 +304,8 @@ class Corpus:
                 f"{str(self.folder)!r} was built without vectors. Build it again with them."
             )
         vectors = StoredVectors([self._object(e) for e in self.manifest.vectors], self.manifest)
-        rows = self.phrases.rows
-        # Most rows have a phrase; otherwise the width is wrong.
-        used = int((rows != NO_ROW).sum())
-        if not int(rows.max(initial=NO_ROW)) < len(vectors) < max(2 * used, 1):
+        last = int(self.phrases.rows.max(initial=NO_ROW))
+        # Each phrase has a row, and most rows have a phrase; otherwise the width is wrong.
+        if not last < len(vectors) < max(2 * len(self.phrases), 1):
             raise corrupt(self.folder / MANIFEST, "has a width that does not fit the vectors")
         return vectors

@@ -22,15 +22,12 @@ from univerb.phrases.guards import Guards
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
 FORMAT = 3
-VECTOR_COUNT = 6
-"""Occurrences from which on a vector is worth its kilobyte and its half millisecond: see
-docs/decisions/0034."""
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 # Earlier formats had no such settings. Those of phrases apply to what is read of them, and all of
 # them once a corpus changes.
-_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"closed", "vector_count"}}
+_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"closed"}}
 
 
 class CorpusSettings(StrictModel):
@@ -50,8 +47,8 @@ class CorpusSettings(StrictModel):
     """Sentences that adjacent chunks share."""
     sizes: tuple[_Size, _Size] = (2, 8)
     """Shortest and longest phrase, in tokens."""
-    min_count: int = Field(default=2, ge=1, le=1 << 40)
-    """Minimum number of occurrences of a phrase."""
+    min_count: int = Field(default=6, ge=1, le=1 << 40)
+    """Minimum number of occurrences of a phrase; of the 4,096 most frequent ones, 2."""
     closed: bool = True
     """Leave out phrases that a longer one continues wherever they stand."""
     content: StopList = "en"
@@ -60,9 +57,6 @@ class CorpusSettings(StrictModel):
     """No phrase begins or ends inside a number such as 1,500 or § 12(3)."""
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
     """Maximum number of phrases."""
-    vector_count: int = Field(default=VECTOR_COUNT, ge=1, le=1 << 40)
-    """Minimum number of occurrences of a phrase whose vector is stored; the others are encoded when
-    a request needs them, and kept in the user's cache."""
     dtype: VectorDtype = "int8"
     """Of the vectors on disk: int8, float16 or float32."""
     vectors: bool = True

@@ -8,10 +8,11 @@ from univerb.corpus.manifest import CorpusSettings
 from univerb.corpus.phrase_index import Ids
 from univerb.phrases.hashing import Ints, prepend_zero, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
-from univerb.phrases.tokenized import CONTENT, END, START, Flags, TokenArrays
+from univerb.phrases.tokenized import CONTENT, END, START, TokenArrays
 
-ALWAYS_STORED = 4096
-"""Vectors of the most frequent phrases that are stored however rare these are: five megabytes."""
+SMALL = 4096
+"""Phrases that a corpus may have even if they are rare: vectors of five megabytes."""
+_FEWEST = 2
 
 
 class MinedPhrases(NamedTuple):
@@ -24,18 +25,6 @@ class MinedPhrases(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.ends)
-
-    def are_stored(self, min_count: int) -> Flags:
-        """Return which have a vector on disk: the most frequent, and the tokens before them."""
-        is_frequent = self.counts >= min_count
-        # A small corpus has all of them.
-        is_frequent[numpy.argsort(-self.counts, kind="stable")[:ALWAYS_STORED]] = True
-        is_frequent &= self.counts > 0
-        begins = prepend_zero(self.ends)[:-1]
-        first = self.tokens[begins]
-        is_token = self.counts == 0
-        is_stored: Flags = is_frequent | is_token & numpy.isin(first, first[is_frequent])
-        return is_stored
 
     def with_first_tokens(self) -> "MinedPhrases":
         """Add the tokens that phrases begin with, each before them and with a count of 0.
@@ -54,11 +43,13 @@ def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
     """Find the phrases in the tokens of all chunks: those that save the most tokens."""
     ids = tokens.ids
     flags = (tokens.has(flag) for flag in (START, END, CONTENT))
-    mined = count_ngrams(ids, settings.sizes, settings.min_count, *flags)
+    fewest = min(settings.min_count, _FEWEST)
+    mined = count_ngrams(ids, settings.sizes, fewest, *flags)
     is_number = tokens.are_numbers(mined.start, mined.start + mined.size)
     mined = NgramCounts(*(column[~is_number] for column in mined))
     if settings.closed:
         mined = _closed(mined)
+    mined = top_ngrams(mined, max(int((mined.counts >= settings.min_count).sum()), SMALL))
     mined = top_ngrams(mined, settings.max_phrases, gain=(mined.size - 1) * mined.counts)
     order = _by_ids(ids, mined, settings.sizes[1])
     begin, size = mined.start[order], mined.size[order]

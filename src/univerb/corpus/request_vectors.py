@@ -58,10 +58,12 @@ class RequestVectors:
         """Return the indices of the keys that are cached, their input and output vectors."""
         found: dict[int, bytes] = {}
 
+        size = self._layout.record.itemsize
+
         def read(database: sqlite3.Connection) -> None:
             for index, key in enumerate(keys):
                 rows = database.execute(_FIND, (self._key(key),))
-                if content := _checked(next(rows, (b"",))[0], self._layout.record.itemsize):
+                if content := _checked(next(rows, (b"",))[0], size):
                     found[index] = content
 
         if self._path.is_file():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy
 
-from univerb.corpus.phrase_index import NO_ROW, StoredPhrases
+from univerb.corpus.phrase_index import StoredPhrases
 from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards
@@ -26,7 +26,7 @@ class Selection(NamedTuple):
     phrases: list[Phrase]
     """Those that save the most tokens first."""
     stored: int
-    """Number of phrases whose vectors the corpus stores, if any; the others must be encoded."""
+    """Number of phrases that the corpus has; the others must be encoded."""
 
 
 class _Occurrences(NamedTuple):
@@ -71,9 +71,8 @@ def select_phrases(
     sources = [tuple(dict.fromkeys(spans[b : b + count])) for b, count, _, _ in chosen]
     texts = _texts(text, tokenizer, keys, first[begins][ranked])
     phrases = [Phrase(*parts) for parts in zip(keys, texts, sources, strict=True)]
-    numbers = number[begins][ranked]
-    rows = stored.rows[numbers[numbers < len(stored)]]
-    return Selection(list(hits), phrases, int((rows != NO_ROW).sum()))
+    is_stored = number[begins][ranked] < len(stored)
+    return Selection(list(hits), phrases, int(is_stored.sum()))
 
 
 def _find_ngrams(

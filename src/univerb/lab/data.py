@@ -140,9 +140,9 @@ def _build(
         splitter=_SPLITTERS[name],
         content=PAPER_GUARDS.content,
         whole_numbers=PAPER_GUARDS.whole_numbers,
-        # All n-grams, none of them rounded or left to requests: what is measured is the method.
+        # As many n-grams as there are room for, as exact as can be: the method is what is measured.
+        min_count=2,
         closed=False,
-        vector_count=1,
         dtype="float16",
     )
     build_corpus(path, documents, lm, settings, progress=progress)
