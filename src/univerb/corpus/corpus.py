@@ -117,9 +117,13 @@ class Corpus:
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return the `k` chunks that a query is about, best first."""
+        return [Hit(self.chunk(number), score) for number, score in self.rank(query, k)]
+
+    def rank(self, query: str, k: int) -> list[tuple[int, float]]:
+        """Return the numbers and scores of the `k` chunks that a query is about, best first."""
         if k < 1:
             raise OptionError(f"k is {k}; give 1 or more.")
-        return [Hit(self.chunk(number), score) for number, score in self._index.rank(query, k)]
+        return self._index.rank(query, k)
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk by its number."""
@@ -188,7 +192,13 @@ class Corpus:
         return RequestVectors(self.fingerprint, row_format(self.manifest))
 
     def chunk_ids(self, number: int) -> NDArray[numpy.int32]:
-        """Return the token ids of a chunk by its number, with -1 after each line.
+        """Return the token ids of a chunk, with -1 after each line.
+
+        Args:
+            number: The chunk's, as `rank` gives it.
+
+        Returns:
+            Its ids (T,), without a copy of them.
 
         Raises:
             CorpusError: If an earlier version built the corpus, which did not keep them.

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import TypeVar
@@ -88,11 +89,11 @@ def _requests(lm: PhraseModel, corpus: Corpus, queries: Sequence[str]) -> SpeedT
         for query in queries:
             # Nothing is kept of the requests before, as in a process of its own.
             lm.forget()
-            milliseconds, vocabulary = _timed(lambda q=query: corpus.vocabulary(lm, q, CHUNKS))
+            milliseconds, vocabulary = _timed(partial(corpus.vocabulary, lm, query, CHUNKS))
             selected.append(milliseconds)
             phrases = vocabulary.snapshot().phrases
-            times.append(_timed(lambda p=phrases: lm.vectors(p))[0])
-            again.append(_timed(lambda p=phrases: lm.vectors(p))[0])
+            times.append(_timed(partial(lm.vectors, phrases))[0])
+            again.append(_timed(partial(lm.vectors, phrases))[0])
             sizes.append(len(phrases))
     stages = {
         "select phrases": selected[len(queries) :],
