@@ -62,7 +62,7 @@ def test_the_glue_in_a_corpus_of_version_0_1_is_not_offered(folder: Path):
 def test_the_same_documents_become_the_same_files(folder: Path):
     old = open_corpus(folder / "corpus.uv")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    without = {"vectors": False, "content": None, "whole_numbers": False, "closed": False}
+    without = {"vectors": False, "content": None, "whole_numbers": False}
     settings = old.manifest.settings.model_copy(update=without)
     new = CorpusBuilder(folder / "new.uv", tokenizer, settings).add(old.documents())
     pairs = [

@@ -25,9 +25,8 @@ FORMAT = 3
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-# Earlier formats had no such settings. Those of phrases apply to what is read of them, and all of
-# them once a corpus changes.
-_SINCE_FORMAT = {2: {"content", "whole_numbers"}, 3: {"closed"}}
+# Format 1 had no such guards. They apply to what is read of it, and to all of it once it changes.
+_SINCE_FORMAT_2 = {"content", "whole_numbers"}
 
 
 class CorpusSettings(StrictModel):
@@ -47,10 +46,8 @@ class CorpusSettings(StrictModel):
     """Sentences that adjacent chunks share."""
     sizes: tuple[_Size, _Size] = (2, 8)
     """Shortest and longest phrase, in tokens."""
-    min_count: int = Field(default=6, ge=1, le=1 << 40)
+    min_count: int = Field(default=8, ge=1, le=1 << 40)
     """Minimum number of occurrences of a phrase; of the 4,096 most frequent ones, 2."""
-    closed: bool = True
-    """Leave out phrases that a longer one continues wherever they stand."""
     content: StopList = "en"
     """Language of the stop list; a phrase has a word that is not on it. none: any words."""
     whole_numbers: bool = True
@@ -131,7 +128,7 @@ def phrases_key(
     version: int = FORMAT,
 ) -> str:
     """Return a hash of all that the list of phrases depends on, as a version of the format has."""
-    unknown = set[str]().union(*(names for f, names in _SINCE_FORMAT.items() if version < f))
+    unknown = _SINCE_FORMAT_2 if version < 2 else set()
     parts = [index_key(shards), settings.model_dump_json(exclude=unknown)]
     return _hash([*parts, *(entry.sha256 for entry in vectors)])
 

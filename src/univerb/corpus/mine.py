@@ -47,22 +47,11 @@ def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
     mined = count_ngrams(ids, settings.sizes, fewest, *flags)
     is_number = tokens.are_numbers(mined.start, mined.start + mined.size)
     mined = NgramCounts(*(column[~is_number] for column in mined))
-    if settings.closed:
-        mined = _closed(mined)
     mined = top_ngrams(mined, max(int((mined.counts >= settings.min_count).sum()), SMALL))
     mined = top_ngrams(mined, settings.max_phrases, gain=(mined.size - 1) * mined.counts)
     order = _by_ids(ids, mined, settings.sizes[1])
     begin, size = mined.start[order], mined.size[order]
     return MinedPhrases(ids[ranges(begin, begin + size)], numpy.cumsum(size), mined.counts[order])
-
-
-def _closed(mined: NgramCounts) -> NgramCounts:
-    """Leave out n-grams that a longer one continues wherever they stand."""
-    order = numpy.lexsort((mined.size, mined.start))
-    start, _, counts = (column[order] for column in mined)
-    goes_on = (start[1:] == start[:-1]) & (counts[1:] == counts[:-1])
-    kept = order[~numpy.append(goes_on, False)[: len(order)]]
-    return NgramCounts(*(column[kept] for column in mined))
 
 
 def _by_ids(ids: Ids, mined: NgramCounts, longest: int) -> Ints:

@@ -142,7 +142,6 @@ def _build(
         whole_numbers=PAPER_GUARDS.whole_numbers,
         # As many n-grams as there are room for, as exact as can be: the method is what is measured.
         min_count=2,
-        closed=False,
         dtype="float16",
     )
     build_corpus(path, documents, lm, settings, progress=progress)
