@@ -25,8 +25,7 @@ DOCUMENTS = [Document(text, f"{number}.txt") for number, text in enumerate(TEXTS
 
 
 @pytest.fixture
-def lm(tmp_path, monkeypatch) -> DynamicLM:
-    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "cache"))
+def lm() -> DynamicLM:
     return DynamicLM.wrap(make_gpt2(), make_tokenizer())
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
@@ -22,6 +22,8 @@ from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 
 CHUNKS = 32
+OTHERS = 5
+"""Requests that also have phrases that are not stored: each encodes thousands."""
 T = TypeVar("T")
 
 
@@ -84,31 +86,52 @@ def _facts(corpus: Corpus, seconds: float | None) -> SpeedTable:
 
 
 def _requests(lm: PhraseModel, corpus: Corpus, queries: Sequence[str]) -> SpeedTable:
-    selected, first, later, again, sizes = (list[float]() for _ in range(5))
-    for times in (first, later):
-        for query in queries:
-            # Nothing is kept of the requests before, as in a process of its own.
-            lm.forget()
-            milliseconds, vocabulary = _timed(partial(corpus.vocabulary, lm, query, CHUNKS))
-            selected.append(milliseconds)
-            phrases = vocabulary.snapshot().phrases
-            times.append(_timed(partial(lm.vectors, phrases))[0])
-            again.append(_timed(partial(lm.vectors, phrases))[0])
-            sizes.append(len(phrases))
+    stored, few = (_Requests(lm, corpus, q) for q in (queries, queries[: 1 + OTHERS]))
+    first = stored.times(others=False)
+    with_others = few.times(others=True)
+    later = few.times(others=True)
     stages = {
-        "select phrases": selected[len(queries) :],
-        "vectors, first request": first,
-        "vectors, later process": later,
-        "vectors, same process": again[len(queries) :],
+        "select phrases": first.select,
+        "their vectors": first.vectors,
+        "select phrases, with others": with_others.select,
+        "their vectors, first request": with_others.vectors,
+        "their vectors, later process": later.vectors,
     }
     rows: list[tuple[Figure, ...]] = [
         (name, spread(times[1:]), round(_p95(times[1:]), 1)) for name, times in stages.items()
     ]
     about = (
-        f"{len(queries) - 1} requests, {CHUNKS} chunks and {round(sum(sizes) / len(sizes)):,} "
-        "phrases each; first: what is not stored is encoded; later: it is in the user's cache"
+        f"{len(queries) - 1} requests, {CHUNKS} chunks and {first.phrases:,} phrases each; with "
+        f"others {len(few.queries) - 1} requests, {with_others.phrases:,} phrases each, encoded "
+        "by the first and found in the user's cache later"
     )
     return SpeedTable("request", about, ("stage", "CPU ms", "p95"), rows)
+
+
+class _Times(NamedTuple):
+    """Milliseconds of each request, and the number of phrases of one."""
+
+    select: list[float]
+    vectors: list[float]
+    phrases: int
+
+
+class _Requests(NamedTuple):
+    lm: PhraseModel
+    corpus: Corpus
+    queries: Sequence[str]
+
+    def times(self, others: bool) -> _Times:
+        select, vectors, total = list[float](), list[float](), 0
+        for query in self.queries:
+            # Nothing is left of the requests before, as in a process of its own.
+            self.lm.forget()
+            search = partial(self.corpus.select, query, self.lm.tokenizer, CHUNKS, others=others)
+            milliseconds, selection = _timed(search)
+            select.append(milliseconds)
+            vectors.append(_timed(partial(self.lm.vectors, selection.phrases))[0])
+            total += len(selection.phrases)
+        return _Times(select, vectors, total // len(self.queries))
 
 
 def _timed(function: Callable[[], T]) -> tuple[float, T]:
