@@ -13,6 +13,7 @@ from univerb.corpus import open_corpus
 from univerb.corpus.build import CorpusBuilder
 from univerb.corpus.manifest import FORMAT, CorpusSettings, phrases_key
 from univerb.corpus.objects import SUMS, ObjectEntry
+from univerb.errors import CorpusError
 from univerb.phrase import Document
 from univerb.phrases.content import content_words
 from univerb.phrases.guards import PAPER_GUARDS
@@ -46,6 +47,8 @@ def test_a_corpus_of_version_0_1_answers_as_it_did(folder: Path):
     keys = corpus.phrases.ids(numpy.arange(len(corpus.phrases)))
     _, inputs, outputs = corpus.vectors(keys)
     assert [inputs[:, 0].tolist(), outputs[:, 0].tolist()] == expected["vectors"]
+    with pytest.raises(CorpusError, match="earlier version.*univerb index"):
+        corpus.chunk_ids(0)
 
 
 def test_the_glue_in_a_corpus_of_version_0_1_is_not_offered(folder: Path):
