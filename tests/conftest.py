@@ -50,6 +50,13 @@ TEXT = (
 EOS = "<|endoftext|>"
 
 
+@pytest.fixture(autouse=True)
+def own_request_vectors(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> None:
+    """Keep what tests encode out of the user's cache."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setattr("univerb.corpus.request_vectors.cache_directory", lambda: folder)
+
+
 def data_directory() -> Path:
     """Return where the shared real data lies, or skip."""
     folder = Path(os.environ.get("UNIVERB_DATA", Path(__file__).parents[2] / "shared" / "data"))

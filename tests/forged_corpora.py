@@ -240,7 +240,7 @@ def small_corpus(folder: Path, lm: DynamicLM) -> Path:
     """Build a corpus of several objects of each kind."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "SHARD_CHARACTERS", 600)
-        patch.setattr(encode, "BATCH", 64)
+        patch.setattr(encode, "BATCH", 16)
         documents = [Document(f"{TEXT} Clause {i * 'x'}. {TEXT}", f"d{i}") for i in range(3)]
         build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
     return folder

@@ -61,7 +61,7 @@ def test_build_append_remove_and_inspect(index, run, docs, tmp_path):
     assert facts["documents"] == 2 and len(facts["documents_listed"]) == 1
     assert facts["verified_bytes"] == facts["bytes"]["all"]
     assert sum(facts["phrases_by_length"].values()) == facts["phrases"]
-    assert facts["settings"]["dtype"] == "float16"
+    assert facts["settings"]["dtype"] == "int8"
 
 
 def test_a_damaged_corpus_is_found_by_inspect(index, run, docs, tmp_path):

@@ -75,7 +75,7 @@ def test_a_worker_encodes_with_a_model_of_its_own(lm, tmp_path, monkeypatch):
         numpy.array([i for key in keys for i in key], numpy.int32), phrases.ends, phrases.counts
     )
     every = numpy.arange(len(keys))
-    tasks = encoding.encode_tasks(lm, tmp_path / "worker", mined, every, "float16")
+    tasks = encoding.encode_tasks(lm, tmp_path / "worker", mined, every, "int8")
     sent = pickle.loads(pickle.dumps(tasks))
     encoding._loaded.clear()
     assert tuple(map(encoding.encode_batch, sent)) == expected

@@ -64,7 +64,7 @@ def corpus(tmp_path_factory) -> DamagedCorpus:
     folder = tmp_path_factory.mktemp("corpus") / "c.uv"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "SHARD_CHARACTERS", 600)
-        patch.setattr(encoding, "BATCH", 64)
+        patch.setattr(encoding, "BATCH", 16)
         build_corpus(folder, documents, lm, CorpusSettings(max_words=20))
     corpus = DamagedCorpus(folder, lm.tokenizer)
     manifest = corpus.open().manifest

@@ -22,6 +22,8 @@ from forged_corpora import (
     write_fields,
 )
 from univerb.corpus import open_corpus
+from univerb.corpus.manifest import read_manifest
+from univerb.corpus.vectors import row_format
 from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.modeling.dynamic import DynamicLM
 
@@ -61,8 +63,9 @@ def test_a_forged_number_of_texts_asks_for_no_memory(corpus, lm, tmp_path):
 def test_stored_vectors_that_are_not_finite_name_their_file(corpus, lm, tmp_path):
     folder = copied(corpus, tmp_path / "c")
     path = sorted(folder.glob("objects/vectors-*/rows.bin"))[-1]
-    rows = numpy.frombuffer(path.read_bytes(), numpy.float16).copy()
-    rows[-1] = numpy.nan
+    layout = row_format(read_manifest(folder))
+    rows = numpy.frombuffer(path.read_bytes(), layout.record).copy()
+    rows["scales"][-1, -1] = numpy.nan
     path.write_bytes(rows.tobytes())
     seal(folder, read_fields(folder))
     forged = open_corpus(folder)
@@ -74,11 +77,9 @@ def test_stored_vectors_that_are_not_finite_name_their_file(corpus, lm, tmp_path
 
 def test_tokens_that_the_model_does_not_know_are_not_encoded(corpus, lm, tmp_path):
     folder = copied(corpus, tmp_path / "c")
-    for path in folder.glob("objects/shard-*/ids.npy"):
+    for path in folder.glob("objects/shard-*/tokens.npy"):
         ids = numpy.load(io.BytesIO(path.read_bytes()))
-        path.write_bytes(
-            saved(numpy.where(ids == numpy.bincount(ids[ids >= 0]).argmax(), 999, ids))
-        )
+        path.write_bytes(saved(numpy.where(ids == numpy.bincount(ids[ids > 0]).argmax(), 999, ids)))
     seal(folder, read_fields(folder))
     with pytest.raises(CorruptCorpusError, match="tokens that the model does not know"):
         use(folder, lm)

@@ -13,6 +13,7 @@ from univerb.corpus import open_corpus
 from univerb.corpus.build import CorpusBuilder
 from univerb.corpus.manifest import FORMAT, CorpusSettings, phrases_key
 from univerb.corpus.objects import SUMS, ObjectEntry
+from univerb.errors import CorpusError
 from univerb.phrase import Document
 from univerb.phrases.content import content_words
 from univerb.phrases.guards import PAPER_GUARDS
@@ -46,6 +47,8 @@ def test_a_corpus_of_version_0_1_answers_as_it_did(folder: Path):
     keys = corpus.phrases.ids(numpy.arange(len(corpus.phrases)))
     _, inputs, outputs = corpus.vectors(keys)
     assert [inputs[:, 0].tolist(), outputs[:, 0].tolist()] == expected["vectors"]
+    with pytest.raises(CorpusError, match="earlier version.*univerb index"):
+        corpus.chunk_ids(0)
 
 
 def test_the_glue_in_a_corpus_of_version_0_1_is_not_offered(folder: Path):
@@ -75,9 +78,15 @@ def test_the_same_documents_become_the_same_files(folder: Path):
             flags = [numpy.load(io.BytesIO(f.pop("flags.npy"))) for f in (files, others)]
             is_token = flags[1] & CONTENT
             assert (flags[0] | is_token).tolist() == flags[1].tolist()
+        if "ids.npy" in files:
+            ids, tokens = (
+                numpy.load(io.BytesIO(f.pop(name)))
+                for f, name in ((files, "ids.npy"), (others, "tokens.npy"))
+            )
+            assert (ids + 1).tolist() == tokens.tolist() and others.pop("chunk_tokens.npy")
         assert files == others
     tokens = [
-        read_files(root, entry)["tokens.npy"]
+        numpy.load(io.BytesIO(read_files(root, entry)["tokens.npy"])).tolist()
         for root, entry in ((old.folder, old.manifest.phrases), (folder / "new.uv", new.phrases))
     ]
     assert tokens[0] == tokens[1]

@@ -43,7 +43,7 @@ def test_a_float32_corpus_writes_the_same(tmp_path: Path, heads: str, mode: str)
     assert texts[0] == texts[1] and any(is_phrase for _, is_phrase in texts[0])
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float16", 4e-3)])
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float16", 4e-3), ("int8", 2e-2)])
 def test_stored_vectors_are_the_encoders(tmp_path: Path, dtype, atol, monkeypatch):
     lm = make_lm()
     corpus = build_corpus(tmp_path, DOCUMENTS, lm, CorpusSettings(dtype=dtype))
@@ -90,7 +90,7 @@ def test_a_corpus_is_left_alone_once_the_encoder_is_trained(tmp_path: Path):
 
 def test_a_corpus_is_never_made_of_another_corpus_rounded_vectors(tmp_path: Path):
     lm = make_lm()
-    lm.attach(build_corpus(tmp_path / "half", DOCUMENTS, lm))
+    lm.attach(build_corpus(tmp_path / "half", DOCUMENTS, lm, CorpusSettings(dtype="float16")))
     full = build_corpus(tmp_path / "full", DOCUMENTS, lm, CorpusSettings(dtype="float32"))
     rows = full.vectors(full.phrases.ids(numpy.arange(len(full.phrases))))[1]
     assert (rows != rows.astype("float16").astype("float32")).any()
@@ -99,5 +99,6 @@ def test_a_corpus_is_never_made_of_another_corpus_rounded_vectors(tmp_path: Path
 def test_vectors_that_float16_cannot_hold_are_refused(tmp_path: Path):
     lm = stir(DynamicLM.wrap(make_gpt2(), make_tokenizer()), scale=1e5)
     with pytest.raises(CorpusError, match="not finite in float16.*float32"):
-        build_corpus(tmp_path / "half", DOCUMENTS, lm)
+        build_corpus(tmp_path / "half", DOCUMENTS, lm, CorpusSettings(dtype="float16"))
+    assert build_corpus(tmp_path / "whole", DOCUMENTS, lm).verify(), "int8 has scales"
     assert build_corpus(tmp_path / "full", DOCUMENTS, lm, CorpusSettings(dtype="float32")).verify()

@@ -31,7 +31,8 @@ def lm() -> DynamicLM:
 
 @pytest.fixture
 def builder(lm, tmp_path) -> CorpusBuilder:
-    builder = CorpusBuilder(tmp_path / "c", lm.tokenizer, CorpusSettings(max_words=20), lm=lm)
+    settings = CorpusSettings(max_words=20, dtype="float32")
+    builder = CorpusBuilder(tmp_path / "c", lm.tokenizer, settings, lm=lm)
     secret = Document(f"{TEXT} Xylophonists juggle quartz.", "secret")
     builder.add([document(1), document(2), secret])
     return builder

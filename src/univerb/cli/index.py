@@ -1,5 +1,7 @@
 """`univerb index`: documents to a corpus on disk."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,23 +70,38 @@ def index(
         corpus.close()
     workers = make_workers(work.workers, work.ray_address)
     lm = load_model(**dict(model))
-    from univerb.corpus.build import CorpusBuilder
+    with _interruptible() as tell:
+        from univerb.corpus.build import CorpusBuilder
 
+        builder = CorpusBuilder(
+            output, lm.tokenizer, settings, lm=lm, workers=workers, progress=tell
+        )
+        if change.remove:
+            manifest = builder.remove(change.remove)
+        if documents:
+            manifest = builder.add(documents)
+    _show(output, manifest, as_json)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield what shows the progress; an interrupt says how far it got, and how to go on."""
+    done: dict[str, str] = {}
     try:
         with progress_bars() as show:
-            builder = CorpusBuilder(
-                output, lm.tokenizer, settings, lm=lm, workers=workers, progress=show
-            )
-            if change.remove:
-                manifest = builder.remove(change.remove)
-            if documents:
-                manifest = builder.add(documents)
+
+            def tell(stage: str, number: int, total: int) -> None:
+                done[stage] = f"{stage} {number:,} of {total:,}"
+                show(stage, number, total)
+
+            yield tell
     except KeyboardInterrupt:
+        kept = ", ".join(done.values()) or "nothing yet"
         errors.print(
-            "interrupted: what is finished is kept. Run the same command again to continue."
+            f"interrupted: what is finished is kept ({kept}). Run the same command again to "
+            "continue."
         )
         raise typer.Exit(130) from None
-    _show(output, manifest, as_json)
 
 
 def _settings(corpus: Corpus | None, typed: CorpusSettings, sizes: str | None) -> CorpusSettings:

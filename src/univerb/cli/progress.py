@@ -10,6 +10,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 from univerb.cli.console import errors
@@ -17,17 +18,20 @@ from univerb.cli.console import errors
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function of stage, done and total that shows a bar per stage, on terminals only."""
+    """Yield a function of stage, done and total that shows a bar per stage, on terminals only.
+
+    It has the time that is left, or, of a stage that is done in one step, goes to and fro.
+    """
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeElapsedColumn(), console=errors, disable=not errors.is_terminal
-    ) as bars:
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *times, console=errors, disable=not errors.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
+            is_known = done or total > 1
+            bars.update(tasks[stage], completed=done, total=total if is_known else None)
 
         yield show
 

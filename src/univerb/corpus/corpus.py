@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
+from numpy.typing import NDArray
 
 from univerb.corpus.manifest import MANIFEST, OBJECTS, Manifest, read_manifest
 from univerb.corpus.objects import ObjectEntry, StoredObject, corrupt, unreadable
 from univerb.corpus.phrase_index import NO_ROW, Ids, StoredPhrases
+from univerb.corpus.request_vectors import RequestVectors
 from univerb.corpus.select import Selection, select_phrases
 from univerb.corpus.shards import ListedDocument, Shard, totals
-from univerb.corpus.vectors import StoredVectors, VectorRows
+from univerb.corpus.vector_rows import VectorRows
+from univerb.corpus.vectors import StoredVectors, row_format
 from univerb.corpus.versions import finish_sweep, lease, missing_corpus
 from univerb.documents.chunks import Chunk
 from univerb.errors import (
@@ -114,16 +117,24 @@ class Corpus:
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return the `k` chunks that a query is about, best first."""
+        return [Hit(self.chunk(number), score) for number, score in self.rank(query, k)]
+
+    def rank(self, query: str, k: int) -> list[tuple[int, float]]:
+        """Return the numbers and scores of the `k` chunks that a query is about, best first."""
         if k < 1:
             raise OptionError(f"k is {k}; give 1 or more.")
-        return [Hit(self.chunk(number), score) for number, score in self._index.rank(query, k)]
+        return self._index.rank(query, k)
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk by its number."""
+        shard, place = self._place(number)
+        return shard.chunk(place)
+
+    def _place(self, number: int) -> tuple[Shard, int]:
         if not 0 <= number < self._edges[-1]:
             raise corrupt(self.folder, f"has an index that names a chunk {number}")
         shard = int(numpy.searchsorted(self._edges, number, side="right")) - 1
-        return self.shards[shard].chunk(number - int(self._edges[shard]))
+        return self.shards[shard], number - int(self._edges[shard])
 
     def select(
         self,
@@ -142,7 +153,8 @@ class Corpus:
             tokenizer: The LM's.
             k: Number of chunks.
             max_phrases: Maximum number: those that save the most tokens in the chunks.
-            others: Include n-grams that the corpus does not hold; they must be encoded.
+            others: Include n-grams that the corpus does not hold: they are encoded, and kept in
+                the user's cache.
             guards: Rules for phrases; by default those of the corpus.
 
         Returns:
@@ -164,7 +176,9 @@ class Corpus:
         With `lm.attach(corpus)` the LM takes their vectors from the corpus.
         """
         selection = self.select(query, lm.tokenizer, k, guards=guards)
-        return DynamicVocabulary(lm.static_size, selection.phrases)
+        chunks = lm.tokenizer.encode_all_inside([hit.chunk.text for hit in selection.hits])
+        texts = [chunk.ids for chunk in chunks]
+        return DynamicVocabulary(lm.static_size, selection.phrases, texts)
 
     def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
         """Return the indices of those keys that are stored, their input and output vectors."""
@@ -173,6 +187,26 @@ class Corpus:
         rows = self.phrases.rows_of(tokens, ends)
         stored = numpy.flatnonzero(rows != NO_ROW)
         return stored, *self._vectors.read(rows[stored])
+
+    @property
+    def kept(self) -> RequestVectors:
+        """Vectors that are not stored here and that requests had to encode."""
+        return RequestVectors(self.fingerprint, row_format(self.manifest))
+
+    def chunk_ids(self, number: int) -> NDArray[numpy.int32]:
+        """Return the token ids of a chunk, with -1 after each line.
+
+        Args:
+            number: The chunk's, as `rank` gives it.
+
+        Returns:
+            Its ids (T,), without a copy of them.
+
+        Raises:
+            CorpusError: If an earlier version built the corpus, which did not keep them.
+        """
+        shard, place = self._place(number)
+        return shard.chunk_ids(place)
 
     def listed(self) -> list[ListedDocument]:
         """Return name, digest and number of characters of all documents."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy
 import torch
@@ -14,14 +13,15 @@ from transformers.utils import logging
 from univerb.corpus.mine import MinedPhrases
 from univerb.corpus.objects import ObjectEntry, write_object
 from univerb.corpus.phrase_index import Ids
-from univerb.corpus.vectors import ROWS, VectorRows
+from univerb.corpus.vector_rows import Records, RowFormat, VectorDtype
+from univerb.corpus.vectors import ROWS
 from univerb.errors import CorpusError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.phrases.hashing import Ints, prepend_zero, ranges, split_ids
 
-BATCH = 8_192
-"""Phrases per object, some seconds of work: little is lost by an interrupt, and the bar moves."""
+BATCH = 1_024
+"""Phrases per object, half a second of work: little is lost by an interrupt, and the bar moves."""
 
 # The models that this process has loaded, by fingerprint.
 _loaded: dict[str, DynamicLM] = {}
@@ -35,7 +35,7 @@ class EncodeTask:
     model: str
     fingerprint: str
     lm_dtype: str
-    dtype: Literal["float16", "float32"]
+    dtype: VectorDtype
     tokens: Ids
     ends: Ints
 
@@ -52,7 +52,7 @@ def encode_tasks(
     root: Path,
     phrases: MinedPhrases,
     missing: Ints,
-    dtype: Literal["float16", "float32"],
+    dtype: VectorDtype,
 ) -> list[EncodeTask]:
     """Divide the phrases with the numbers `missing` into batches.
 
@@ -83,22 +83,23 @@ def _write(task: EncodeTask, folder: Path) -> None:
     (folder / ROWS).write_bytes(rows.tobytes())
 
 
-def _encoded(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: str) -> VectorRows:
-    """Encode phrases; each row is the input vector followed by the output vector."""
+def _encoded(lm: DynamicLM, keys: Sequence[tuple[int, ...]], dtype: VectorDtype) -> Records:
+    """Encode phrases and round their vectors."""
     texts = lm.tokenizer.decode_all(keys)
     phrases = [Phrase(k, t) for k, t in zip(keys, texts, strict=True)]
     # Not `lm.encode`: a corpus that is attached to the LM may have rounded them.
     vectors = lm.encoder.encode(phrases, lm.embeddings)
     sides = [vectors.outputs] if vectors.inputs is vectors.outputs else list(vectors)
-    rows = torch.cat(sides, dim=1).float().cpu().numpy()
-    with numpy.errstate(over="ignore"):
-        stored: VectorRows = rows.astype(dtype)
-    if not numpy.isfinite(stored).all():
+    arrays = [side.float().cpu().numpy() for side in sides]
+    layout = RowFormat(dtype, lm.width, lm.is_tied)
+    rows = layout.pack(arrays)
+    if not layout.are_finite(rows):
         raise CorpusError(
             f"the encoder gives vectors that are not finite in {dtype} (largest: "
-            f"{numpy.abs(rows).max()}). Check its training, or store them as float32."
+            f"{max(numpy.abs(side).max() for side in arrays)}). Check its training, or store them "
+            "as float32."
         )
-    return stored
+    return rows
 
 
 def _model(task: EncodeTask) -> DynamicLM:

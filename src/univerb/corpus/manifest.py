@@ -13,6 +13,7 @@ from univerb._version import __version__
 from univerb.config import describe
 from univerb.corpus.objects import ObjectEntry, StrictModel, corrupt, unreadable
 from univerb.corpus.phrase_index import MAX_SIZE
+from univerb.corpus.vector_rows import VectorDtype
 from univerb.errors import CorpusError, OptionError
 from univerb.files import atomic_write, read_regular
 from univerb.phrases.content import StopList
@@ -20,7 +21,7 @@ from univerb.phrases.guards import Guards
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
-FORMAT = 2
+FORMAT = 3
 _MAX_BYTES = 1 << 26
 _Count = Field(default=0, ge=0, le=1 << 48)
 _Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
@@ -45,16 +46,16 @@ class CorpusSettings(StrictModel):
     """Sentences that adjacent chunks share."""
     sizes: tuple[_Size, _Size] = (2, 8)
     """Shortest and longest phrase, in tokens."""
-    min_count: int = Field(default=2, ge=1, le=1 << 40)
-    """Minimum number of occurrences of a phrase."""
+    min_count: int = Field(default=8, ge=1, le=1 << 40)
+    """Minimum number of occurrences of a phrase; of the 4,096 most frequent ones, 2."""
     content: StopList = "en"
     """Language of the stop list; a phrase has a word that is not on it. none: any words."""
     whole_numbers: bool = True
     """No phrase begins or ends inside a number such as 1,500 or § 12(3)."""
     max_phrases: int = Field(default=2_000_000, ge=0, le=1 << 31)
     """Maximum number of phrases."""
-    dtype: Literal["float16", "float32"] = "float16"
-    """Of the vectors on disk: float16 or float32."""
+    dtype: VectorDtype = "int8"
+    """Of the vectors on disk: int8, float16 or float32."""
     vectors: bool = True
     """Encode the phrases; without vectors, a corpus serves retrieval and mining."""
 

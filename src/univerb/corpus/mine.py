@@ -10,6 +10,10 @@ from univerb.phrases.hashing import Ints, prepend_zero, ranges
 from univerb.phrases.mining import NgramCounts, count_ngrams, top_ngrams
 from univerb.phrases.tokenized import CONTENT, END, START, TokenArrays
 
+SMALL = 4096
+"""Phrases that a corpus may have even if they are rare: vectors of five megabytes."""
+_FEWEST = 2
+
 
 class MinedPhrases(NamedTuple):
     """Phrases as flat arrays."""
@@ -39,9 +43,11 @@ def mine_phrases(tokens: TokenArrays, settings: CorpusSettings) -> MinedPhrases:
     """Find the phrases in the tokens of all chunks: those that save the most tokens."""
     ids = tokens.ids
     flags = (tokens.has(flag) for flag in (START, END, CONTENT))
-    mined = count_ngrams(ids, settings.sizes, settings.min_count, *flags)
+    fewest = min(settings.min_count, _FEWEST)
+    mined = count_ngrams(ids, settings.sizes, fewest, *flags)
     is_number = tokens.are_numbers(mined.start, mined.start + mined.size)
     mined = NgramCounts(*(column[~is_number] for column in mined))
+    mined = top_ngrams(mined, max(int((mined.counts >= settings.min_count).sum()), SMALL))
     mined = top_ngrams(mined, settings.max_phrases, gain=(mined.size - 1) * mined.counts)
     order = _by_ids(ids, mined, settings.sizes[1])
     begin, size = mined.start[order], mined.size[order]

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy
 from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -136,6 +137,13 @@ class StoredObject:
         except Exception as error:  # numpy's reader of headers raises anything
             raise corrupt(path, f"is not the expected array: {first_line(error)}") from error
 
+    def integers(self, name: str) -> NDArray[Any]:
+        """Return an array of whole numbers of any size, as `array` does."""
+        column = self.array(name, dimensions=1)
+        if column.dtype.kind not in "iu":
+            raise corrupt(self.folder / f"{name}.npy", f"holds {column.dtype}")
+        return column
+
     def map(self, name: str) -> memoryview:
         """Map a file into memory, checking its size only."""
         path = self.folder / name
@@ -178,6 +186,14 @@ def check_blocks(
 def within(values: NDArray[Any], low: int, high: int) -> bool:
     """Tell whether all numbers are at least `low` and less than `high`."""
     return not values.size or (low <= int(values.min()) and int(values.max()) < high)
+
+
+def narrowed(column: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers in the smallest type that holds them."""
+    if not column.size:
+        return column
+    types = (numpy.min_scalar_type(int(value)) for value in (column.min(), column.max()))
+    return column.astype(numpy.result_type(*types), copy=False)
 
 
 def corrupt(path: Path, problem: str) -> CorruptCorpusError:

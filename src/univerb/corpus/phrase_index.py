@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from univerb.corpus.objects import StoredObject, corrupt, within
+from univerb.corpus.objects import StoredObject, corrupt, narrowed, within
 from univerb.phrases.hashing import Ints, KeyIndex, RollingHash, prepend_zero, ranges, split_ids
 
 Ids = NDArray[numpy.int32]
@@ -29,23 +29,22 @@ def write_phrases(folder: Path, tokens: Ids, ends: Ints, counts: Ints, rows: Int
     columns: dict[str, NDArray[Any]] = {"tokens": tokens, "ends": ends, "counts": counts}
     columns |= {"rows": rows, "keys": keys[order], "order": order}
     for name, column in columns.items():
-        numpy.save(folder / f"{name}.npy", column, allow_pickle=False)
+        numpy.save(folder / f"{name}.npy", narrowed(column), allow_pickle=False)
 
 
 class StoredPhrases:
     """The phrases of a corpus, memory-mapped."""
 
     def __init__(self, stored: StoredObject) -> None:
-        self._tokens: Ids = stored.array("tokens", numpy.int32, 1)
-        self.ends: Ints = stored.array("ends", numpy.int64, 1)
-        self.counts: Ints = stored.array("counts", numpy.int64, 1)
-        self.rows: Ints = stored.array("rows", numpy.int64, 1)
-        self._order: Ints = stored.array("order", numpy.int64, 1)
+        self._tokens = stored.integers("tokens")
+        columns = (stored.integers(name).astype(numpy.int64) for name in ("ends", "counts", "rows"))
+        self.ends, self.counts, self.rows = columns
+        self._order = stored.integers("order")
         keys = stored.array("keys", numpy.uint64, 1)
-        columns = (self.ends, self.counts, self.rows, self._order, keys)
-        if len({len(column) for column in columns}) > 1:
+        lengths = map(len, (self.ends, self.counts, self.rows, self._order, keys))
+        if len(set(lengths)) > 1:
             raise corrupt(stored.folder, "has columns of different lengths")
-        self._begins = prepend_zero(numpy.asarray(self.ends))
+        self._begins = prepend_zero(self.ends)
         is_whole = self._begins[-1] == len(self._tokens) and (keys[1:] >= keys[:-1]).all()
         limits = (
             (self.ends, 1, len(self._tokens) + 1),

@@ -4,7 +4,9 @@ The chunks are tokenized together and all their n-grams looked up at once; only 
 holds becomes a Python object.
 """
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy
@@ -54,6 +56,31 @@ def select_phrases(
     """
     if not hits:
         return Selection([], [], 0)
+    with _paused_collector():
+        return _select(hits, tokenizer, stored, sizes, max_phrases, others, guards)
+
+
+@contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Make thousands of objects at once: Python would look through all others for cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _select(
+    hits: Sequence[Hit],
+    tokenizer: Tokenizer,
+    stored: StoredPhrases,
+    sizes: tuple[int, int],
+    max_phrases: int | None,
+    others: bool,
+    guards: Guards | None,
+) -> Selection:
     chunks = Document(GAP.join(hit.chunk.text for hit in hits), "chunks")
     text = tokenize_lines(chunks, tokenizer, guards)
     occurrences = _find_ngrams(text, stored, sizes, others)

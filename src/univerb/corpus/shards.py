@@ -1,4 +1,4 @@
-"""Shards: text, chunks, tokens and retrieval features of some megabytes of documents each.
+"""Shards: text, chunks, tokens and retrieval features of half a megabyte of documents each.
 
 A shard depends on its documents and the settings alone, so any worker may make it, and one that
 exists is found by its key.
@@ -24,21 +24,22 @@ from univerb.corpus.objects import (
     ObjectEntry,
     StoredObject,
     corrupt,
+    narrowed,
     unreadable,
     within,
     write_object,
 )
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.sentences import splitter_named
-from univerb.errors import CorruptCorpusError
+from univerb.errors import CorpusError, CorruptCorpusError
 from univerb.phrase import Document
-from univerb.phrases.hashing import prepend_zero
-from univerb.phrases.tokenized import BREAK, TokenArrays, tokenize_lines
+from univerb.phrases.hashing import Ints, prepend_zero
+from univerb.phrases.tokenized import BREAK, TokenArrays, TokenizedText, tokenize_lines
 from univerb.retrieval.base import Features
 from univerb.retrieval.methods import method_named
 from univerb.tokenizer import Tokenizer
 
-SHARD_CHARACTERS = 4_000_000
+SHARD_CHARACTERS = 500_000
 _FEATURE = "feature."
 GAP = "\n\n"
 """Separates chunks that are tokenized together: a blank line never counts as a wrapped line."""
@@ -101,10 +102,14 @@ def _write(task: ShardTask, folder: Path) -> None:
         disjoint = [chunked(d, settings.max_words, 0, splitter) for d in task.documents]
     text = GAP.join(chunk.text for chunk in chain.from_iterable(disjoint))
     tokenizer = _tokenizer(task.tokenizer, task.special_ids)
-    ids, flags = tokenize_lines(Document(text, "shard"), tokenizer, settings.guards).arrays()
+    tokenized = tokenize_lines(Document(text, "shard"), tokenizer, settings.guards)
+    ids, flags = tokenized.arrays()
     texts = [chunk.text for chunk in chain.from_iterable(chunks)]
     features = method_named(settings.method).features(texts)
-    arrays = _text_arrays(task.documents, chunks) | {"ids": ids, "flags": flags}
+    arrays = _text_arrays(task.documents, chunks)
+    # A break is 0: whole numbers without a sign need half the space.
+    arrays |= {"tokens": narrowed(ids + 1), "flags": flags}
+    arrays["chunk_tokens"] = narrowed(_chunk_tokens(tokenized, chunks, disjoint))
     arrays |= {_FEATURE + name: column for name, column in features.items()}
     for name, column in arrays.items():
         numpy.save(folder / f"{name}.npy", column, allow_pickle=False)
@@ -131,6 +136,29 @@ def _text_arrays(
         "text_ends": numpy.cumsum([len(data) for data in encoded]),
         "chunks": numpy.array(rows, dtype=numpy.int64).reshape(-1, 5),
     }
+
+
+def _chunk_tokens(
+    tokenized: TokenizedText, chunks: Sequence[Sequence[Chunk]], disjoint: Sequence[Sequence[Chunk]]
+) -> Ints:
+    """Return where the tokens of each chunk begin and end, one row for each (C, 2)."""
+    # Where each token is in the documents, which are numbered one after the other.
+    begins = numpy.cumsum([0, *(len(c.text) + len(GAP) for c in chain.from_iterable(disjoint))])
+    chunk = numpy.searchsorted(begins, tokenized.visible, side="right") - 1
+    places = tokenized.visible - begins[chunk] + _characters(disjoint)[chunk, 0]
+    token = numpy.searchsorted(places, _characters(chunks))
+    return numpy.append(tokenized.positions, len(tokenized.arrays().ids))[token]
+
+
+def _characters(chunks: Sequence[Sequence[Chunk]]) -> Ints:
+    """Return where chunks begin and end in documents that stand one after the other, (C, 2)."""
+    lengths = numpy.cumsum([0, *(max((c.end for c in part), default=0) for part in chunks)])
+    spans = [
+        (chunk.start + before, chunk.end + before)
+        for part, before in zip(chunks, lengths.tolist(), strict=False)
+        for chunk in part
+    ]
+    return numpy.array(spans, dtype=numpy.int64).reshape(-1, 2)
 
 
 def _byte_offsets(text: str) -> NDArray[numpy.int64]:
@@ -208,11 +236,34 @@ class Shard:
 
     def arrays(self) -> TokenArrays:
         """Return the tokens of all chunks."""
-        ids = self._stored.array("ids", numpy.int32, 1)
         flags = self._stored.array("flags", numpy.uint8, 1)
-        if len(ids) != len(flags) or not within(ids, BREAK, 1 << 31):
-            raise self._corrupt("ids")
-        return TokenArrays(ids, flags)
+        if len(self._ids) != len(flags):
+            raise self._corrupt("flags")
+        return TokenArrays(self._ids, flags)
+
+    def chunk_ids(self, number: int) -> NDArray[numpy.int32]:
+        """Return the tokens of a chunk, with a break after each line."""
+        if "chunk_tokens.npy" not in self._stored.entry.sizes:
+            raise CorpusError(
+                f"{str(self._stored.folder.parent.parent)!r} was built by an earlier version, "
+                "which did not keep the tokens of each chunk. Build it again with `univerb index`."
+            )
+        spans = self._stored.array("chunk_tokens", dimensions=2)
+        if spans.shape != (len(self.chunks), 2) or spans.dtype.kind not in "iu":
+            raise self._corrupt("chunk_tokens")
+        begin, end = spans[number].tolist()
+        if not 0 <= begin <= end <= len(self._ids):
+            raise self._corrupt("chunk_tokens")
+        return self._ids[begin:end]
+
+    @cached_property
+    def _ids(self) -> NDArray[numpy.int32]:
+        """The tokens of all chunks; before format 3, as they are."""
+        is_old = "ids.npy" in self._stored.entry.sizes
+        stored = self._stored.integers("ids" if is_old else "tokens")
+        if not within(stored, BREAK if is_old else 0, 1 << 31):
+            raise self._corrupt("tokens")
+        return stored if is_old else stored.astype(numpy.int32) + numpy.int32(BREAK)
 
     def verify(self) -> None:
         """Read every chunk and every document, and compare these with their digests."""

@@ -140,6 +140,9 @@ def _build(
         splitter=_SPLITTERS[name],
         content=PAPER_GUARDS.content,
         whole_numbers=PAPER_GUARDS.whole_numbers,
+        # As many n-grams as there are room for, as exact as can be: the method is what is measured.
+        min_count=2,
+        dtype="float16",
     )
     build_corpus(path, documents, lm, settings, progress=progress)
 

@@ -33,6 +33,22 @@ def check_highest(logit: float, name: str) -> None:
         )
 
 
+class KeptVectors(Protocol):
+    """Vectors that requests had to encode, kept for later processes."""
+
+    def find(
+        self, keys: Sequence[tuple[int, ...]]
+    ) -> tuple[NDArray[numpy.int64], NDArray[Any], NDArray[Any]]:
+        """Return the indices of the keys that are kept, and their input and output vectors."""
+        ...
+
+    def add(
+        self, keys: Sequence[tuple[int, ...]], sides: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Keep vectors, one side if tied; return them as `find` will."""
+        ...
+
+
 class VectorSource(Protocol):
     """Stored phrase vectors, such as a corpus on disk."""
 
@@ -49,6 +65,11 @@ class VectorSource(Protocol):
         self, keys: Sequence[tuple[int, ...]]
     ) -> tuple[NDArray[numpy.int64], NDArray[Any], NDArray[Any]]:
         """Return the indices of the keys that are stored, and their input and output vectors."""
+        ...
+
+    @property
+    def kept(self) -> KeptVectors:
+        """Vectors that it does not have and that requests had to encode."""
         ...
 
 
@@ -234,13 +255,40 @@ class PhraseModel(ABC):
                 side[missing[indices]] = rows
             missing = numpy.delete(missing, indices)
         if missing.size:
-            fresh = self._encode_and_cache([phrases[index] for index in missing.tolist()])
+            kept = sources[0].kept if sources else None
+            fresh = self._made_vectors([phrases[index] for index in missing.tolist()], kept)
             inputs[missing] = fresh.inputs
             outputs[missing] = fresh.outputs
         return PhraseVectors(inputs, outputs)
 
-    def _encode_and_cache(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
+    def _made_vectors(
+        self, phrases: Sequence[Phrase], kept: KeptVectors | None
+    ) -> PhraseVectors[Matrix]:
+        """Return vectors that an earlier process kept, or encode them, and cache both."""
         version = self.parameter_version()
+        made = self._kept_or_encoded(phrases, kept) if kept else self._encoded(phrases)
+        with self._lock:
+            # Not if the encoder was changed meanwhile.
+            if version == self._encoder_version == self.parameter_version():
+                self._cache.add([phrase.ids for phrase in phrases], *made)
+        return made
+
+    def _kept_or_encoded(
+        self, phrases: Sequence[Phrase], kept: KeptVectors
+    ) -> PhraseVectors[Matrix]:
+        keys = [phrase.ids for phrase in phrases]
+        inputs = numpy.empty((len(keys), self.width), numpy.float32)
+        outputs = inputs if self.is_tied else numpy.empty_like(inputs)
+        indices, inputs[indices], outputs[indices] = kept.find(keys)
+        missing = numpy.delete(numpy.arange(len(keys)), indices)
+        if missing.size:
+            fresh = self._encoded([phrases[index] for index in missing.tolist()])
+            sides = fresh[:1] if self.is_tied else fresh
+            new = kept.add([keys[index] for index in missing.tolist()], sides)
+            inputs[missing], outputs[missing] = new
+        return PhraseVectors(inputs, outputs)
+
+    def _encoded(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         fresh = self.run_encoder(phrases)
         # NaN is both the lowest and the highest.
         if not all(numpy.isfinite([side.min(), side.max()]).all() for side in fresh):
@@ -249,10 +297,6 @@ class PhraseModel(ABC):
                 "infinite): it is damaged, or its dtype is too small. Get a fresh copy, or load it "
                 "with dtype float32."
             )
-        with self._lock:
-            # Not if the encoder was changed meanwhile.
-            if version == self._encoder_version == self.parameter_version():
-                self._cache.add([phrase.ids for phrase in phrases], *fresh)
         return fresh
 
     def chat_prompt(self, message: str, system: str | None = None) -> list[int]:

@@ -277,7 +277,7 @@ class TestParts:
         (tmp_path / "lease.txt").write_text(" ".join([TEXT] * 5))
         paths = [str(tmp_path / "lease.txt")]
         tables = {"head": ["head", "short-list"], "encoding": ["encoding"]}
-        for part, names in (tables | {"corpus": ["build", "query"]}).items():
+        for part, names in (tables | {"corpus": ["build", "request"]}).items():
             report = time_part(lm, part, paths, None, 2)
             assert [table.name for table in report.tables] == names
             assert report.about["precision"] == "float32" and "encod" in report.about["timed"]

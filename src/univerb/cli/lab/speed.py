@@ -62,7 +62,7 @@ def speed(
         list[str] | None, typer.Option(help="Text that a part is timed on; the demo's by default.")
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="head: take phrases and their vectors from here.")
+        Path | None, typer.Option(help="head, corpus: take phrases and their vectors from here.")
     ] = None,
     data: DataFolder = None,
     out: Annotated[

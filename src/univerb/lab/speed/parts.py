@@ -1,7 +1,5 @@
 """Parts of univerb timed by themselves: a step by vocabulary size, encoding, and a corpus."""
 
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -10,10 +8,10 @@ from typing import Any
 import torch
 
 from univerb.corpus import Corpus, open_corpus
-from univerb.corpus.build import build_corpus
 from univerb.decoding.loop import batch
 from univerb.documents.read import read_documents
-from univerb.errors import DocumentError, OptionError
+from univerb.errors import DocumentError
+from univerb.lab.speed.corpus import time_corpus
 from univerb.lab.speed.systems import SINGLE
 from univerb.lab.speed.timing import (
     Figure,
@@ -23,12 +21,11 @@ from univerb.lab.speed.timing import (
     environment,
     interleaved,
     ratio,
-    spread,
 )
 from univerb.lab.speed.workloads import demo_documents
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.phrase_model import PhraseModel
-from univerb.phrase import Document, Phrase
+from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 SIZES = (1_000, 10_000, 65_000, 1_000_000)
@@ -41,7 +38,7 @@ NEVER_CHOSEN: dict[str, Any] = {"phrase_bias": -1000.0, "drafts": False}
 TIMED = {
     "head": "prefill and decoding; retrieval and encoding are outside",
     "encoding": "the encoder's passes alone",
-    "corpus": "building: all of it, encoding included; queries: retrieval, nothing is encoded",
+    "corpus": "building: all of it, encoding included; requests: retrieval, and vectors",
 }
 NOTE = "Systems take turns; ratios are taken within a round: median (quartiles)."
 
@@ -60,7 +57,7 @@ def time_part(
         lm: The model, with either engine.
         part: `head`, `encoding` or `corpus`.
         paths: Files or folders with text; none for the demo's.
-        corpus: `head` takes its phrases and their vectors from here.
+        corpus: `head` takes its phrases and their vectors from here; `corpus` builds none.
         rounds: Rounds that count, or queries.
         progress: Called as the work goes on.
 
@@ -80,11 +77,11 @@ def time_part(
     elif part == "encoding":
         phrases = list(lm.vocabulary(documents))[:ENCODED]
         tables = time_encoding(lm, phrases, rounds, progress)
-    elif isinstance(lm, DynamicLM):
-        queries = [lm.tokenizer.decode(ids) for ids in prompts[: rounds + 1]]
-        tables = time_corpus(lm, documents, queries, progress)
     else:
-        raise OptionError("a corpus is built with the torch engine. Leave --engine out.")
+        # From all over the text.
+        some = prompts[:: max(len(prompts) // (rounds + 1), 1)][: rounds + 1]
+        queries = [lm.tokenizer.decode(ids) for ids in some]
+        tables = time_corpus(lm, documents, queries, corpus, progress)
     about = {
         "model": Path(lm.name).name,
         "engine": lm.engine,
@@ -209,56 +206,3 @@ def time_encoding(
     ]
     header = ("method", "phrases / s", "x shared")
     return [SpeedTable("encoding", f"{len(phrases):,} phrases, {rounds} rounds", header, rows)]
-
-
-def time_corpus(
-    lm: DynamicLM,
-    documents: Sequence[Document],
-    queries: Sequence[str],
-    progress: Progress | None = None,
-) -> list[SpeedTable]:
-    """Build a corpus with vectors, and answer queries from it.
-
-    Args:
-        lm: Its encoder makes the vectors.
-        documents: What to index.
-        queries: Each is searched; the first is a warm-up.
-        progress: Called while the corpus is built.
-
-    Returns:
-        What building costs, and what a query costs.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        began, wall = time.process_time(), time.perf_counter()
-        path = Path(folder) / "corpus.uv"
-        manifest = build_corpus(path, documents, lm, progress=progress).manifest
-        built, elapsed = time.process_time() - began, time.perf_counter() - wall
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        corpus = open_corpus(path)
-        lm.attach(corpus)
-        times = [_query_times(lm, corpus, query) for query in queries][1:]
-    chosen, read = zip(*times, strict=True)
-    stages: list[tuple[Figure, ...]] = [
-        ("search, and choose phrases", spread(chosen)),
-        ("read their vectors", spread(read)),
-    ]
-    facts: list[tuple[Figure, ...]] = [
-        ("text, million characters", manifest.characters / 1e6),
-        ("chunks", manifest.chunks),
-        ("phrases", manifest.phrase_count),
-        ("CPU seconds", round(built, 1)),
-        ("seconds", round(elapsed, 1)),
-        ("megabytes on disk", round(size / 1e6, 1)),
-    ]
-    return [
-        SpeedTable("build", "one process, vectors included", ("what", "figure"), facts),
-        SpeedTable("query", f"{len(times)} queries, 32 chunks each", ("stage", "ms"), stages),
-    ]
-
-
-def _query_times(lm: PhraseModel, corpus: Corpus, query: str) -> tuple[float, float]:
-    began = time.perf_counter()
-    vocabulary = corpus.vocabulary(lm, query, 32)
-    chosen = time.perf_counter()
-    lm.encode(vocabulary)
-    return 1000 * (chosen - began), 1000 * (time.perf_counter() - chosen)
