@@ -182,11 +182,15 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(folder, DynamicLM.wrap(make_llama(), make_tokenizer()))
 
 
+def with_fresh_encoder(folder: Path | str, **options: str) -> DynamicLM:
+    """Load a backbone and put an untrained encoder beside it."""
+    return DynamicLM.wrap(*load_backbone(str(folder), **options))
+
+
 @pytest.fixture(scope="session")
 def tiny_encoder(tiny_folder: Path) -> Path:
     """An encoder for it, beside it."""
-    model, tokenizer = load_backbone(str(tiny_folder))
-    DynamicLM.wrap(model, tokenizer).save_pretrained(tiny_folder.parent / "encoder")
+    with_fresh_encoder(tiny_folder).save_pretrained(tiny_folder.parent / "encoder")
     return tiny_folder.parent / "encoder"
 
 

@@ -14,7 +14,7 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2Model
 
-from conftest import TEXT, make_gpt2, make_tokenizer, saved, stir
+from conftest import TEXT, make_gpt2, make_tokenizer, saved, stir, with_fresh_encoder
 from univerb.config import EncoderConfig, Profile
 from univerb.errors import CheckpointError
 from univerb.modeling.card import CARD
@@ -44,7 +44,7 @@ class Shelf(NamedTuple):
 def make_shelf(root: Path) -> Shelf:
     """Save a backbone and an encoder of each kind."""
     saved(root / "backbone", DynamicLM.wrap(make_gpt2(), make_tokenizer()))
-    lm = DynamicLM.from_pretrained(str(root / "backbone"))
+    lm = with_fresh_encoder(root / "backbone")
     for kind in KINDS:
         with_encoder(lm, kind).save_pretrained(root / kind)
     return Shelf(root / "backbone", lm, {kind: root / kind for kind in KINDS})

@@ -14,9 +14,9 @@ from conftest import TEXT
 from univerb import __version__
 
 
-def test_the_real_command_prints_one_json_object_and_nothing_else(tiny_folder, lease_file):
+def test_the_real_command_prints_one_json_object_and_nothing_else(tiny_encoder, lease_file):
     ran = spawn(
-        *("generate", "The tenant", "--model", tiny_folder, "--docs", lease_file, "--json"),
+        *("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json"),
         *("--stream", "--sources", "--explain", "--max-tokens", 16, *ONLY_PHRASES),
     )
     assert ran.code == 0

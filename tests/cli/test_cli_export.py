@@ -8,7 +8,7 @@ from univerb.modeling.dynamic import DynamicLM
 
 def test_an_encoder_is_exported_with_its_profile(run, tmp_path):
     encoder = saved_encoder(tmp_path, lm=make_conditional())
-    profile = ("--eagerness", 2.5, "--tolerance", 0.97, "--draft-bias", 6)
+    profile = ("--eagerness", 2.5, "--tolerance", 0.97)
     profile += ("--kernel-dtype", "float16")
     ran = run("export", encoder, "-o", tmp_path / "shipped", *profile)
     assert ran.code == 0 and "conditional form" in ran.out

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved
+from conftest import TEXT, make_gpt2, make_llama, make_tokenizer, saved, with_fresh_encoder
 from killed_builds import HOW, Killed, content, documents, started_session
 from univerb import files
 from univerb.corpus import build as building
@@ -35,7 +35,9 @@ def session(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    return saved(folder, DynamicLM.wrap(make_gpt2(), make_tokenizer()))
+    backbone = saved(folder / "lm", DynamicLM.wrap(make_gpt2(), make_tokenizer()))
+    with_fresh_encoder(backbone).save_pretrained(folder / "encoder")
+    return folder / "encoder"
 
 
 @pytest.fixture

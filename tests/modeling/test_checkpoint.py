@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from conftest import MAKERS, TEXT, saved, stir
+from conftest import MAKERS, TEXT, saved, stir, with_fresh_encoder
 from tiny_checkpoints import (
     KINDS,
     NEXT_STEP,
@@ -48,7 +48,7 @@ def test_a_reloaded_encoder_gives_the_same_vectors_and_the_same_text(
     backbone, kind, hf_tokenizer, tmp_path
 ):
     saved(tmp_path / "lm", DynamicLM.wrap(MAKERS[backbone](), hf_tokenizer))
-    before = with_encoder(DynamicLM.from_pretrained(str(tmp_path / "lm")), kind)
+    before = with_encoder(with_fresh_encoder(tmp_path / "lm"), kind)
     before.save_pretrained(tmp_path / "encoder")
     after = DynamicLM.from_pretrained(str(tmp_path / "encoder"), offline=True)
     assert torch.equal(vectors(after), vectors(before))
@@ -75,7 +75,7 @@ def test_a_reloaded_encoder_gives_the_same_vectors_and_the_same_text(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_precision_survives_the_round_trip(shelf, kind, tmp_path):
-    bare = DynamicLM.from_pretrained(str(shelf.backbone), dtype="bfloat16")
+    bare = with_fresh_encoder(shelf.backbone, dtype="bfloat16")
     before = with_encoder(bare, kind)
     before.save_pretrained(tmp_path / "encoder")
     after = DynamicLM.from_pretrained(str(tmp_path / "encoder"), dtype="bfloat16")
@@ -98,7 +98,7 @@ def test_the_backbone_is_found_again_by_the_name_it_was_loaded_under(shelf):
 
 def test_a_backbone_given_by_relative_path_is_found_from_elsewhere(shelf, tmp_path, monkeypatch):
     monkeypatch.chdir(shelf.backbone.parent)
-    DynamicLM.from_pretrained("backbone").save_pretrained(tmp_path / "encoder")
+    with_fresh_encoder("backbone").save_pretrained(tmp_path / "encoder")
     monkeypatch.chdir(tmp_path)
     DynamicLM.from_pretrained(str(tmp_path / "encoder"), offline=True)
 
@@ -287,7 +287,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint_or_a_clear_refusal(
 
 
 def test_half_precision_is_half_the_size_and_nearly_the_same(shelf, tmp_path):
-    lm = stir(DynamicLM.from_pretrained(str(shelf.backbone)))
+    lm = stir(with_fresh_encoder(shelf.backbone))
     lm.save_pretrained(tmp_path / "whole")
     lm.save_pretrained(tmp_path / "half", half=True)
     sizes = [(tmp_path / name / WEIGHTS).stat().st_size for name in ("whole", "half")]

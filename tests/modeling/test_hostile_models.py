@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conftest import make_gpt2, make_llama, make_tokenizer, saved
+from conftest import make_gpt2, make_llama, make_tokenizer, saved, with_fresh_encoder
 from univerb import load
 from univerb.config import Lora
 from univerb.decoding.loop import generate
@@ -204,7 +204,7 @@ class TestFiniteNumbers:
 
     @pytest.mark.parametrize("value", NOT_FINITE)
     def test_an_encoder_with_other_ones_is_refused(self, folder, tmp_path, value):
-        load(str(folder)).save_pretrained(tmp_path / "encoder")
+        with_fresh_encoder(folder).save_pretrained(tmp_path / "encoder")
         damage(tmp_path / "encoder" / "encoder.safetensors", "heads.output.bias", value)
         card = tmp_path / "encoder" / CARD
         changed = sha256(tmp_path / "encoder" / "encoder.safetensors")
@@ -261,7 +261,7 @@ class TestFiniteNumbers:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pipes")
 @pytest.mark.parametrize("name", [CARD, "encoder.safetensors"])
 def test_a_pipe_in_an_encoders_folder_is_not_opened(folder, tmp_path, name):
-    load(str(folder)).save_pretrained(tmp_path / "encoder")
+    with_fresh_encoder(folder).save_pretrained(tmp_path / "encoder")
     (tmp_path / "encoder" / name).unlink()
     os.mkfifo(tmp_path / "encoder" / name)
     with pytest.raises(UniverbError, match="encoder"):

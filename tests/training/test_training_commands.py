@@ -10,7 +10,7 @@ import yaml
 from tiny_world import generates, make_world, write_config
 from toy_task import read_log
 
-from conftest import TEXT
+from conftest import TEXT, with_fresh_encoder
 from univerb.documents.chunks import chunked
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -31,7 +31,7 @@ PAPER = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
     folder = make_world(tmp_path_factory.mktemp("world"))
-    DynamicLM.from_pretrained(str(folder / "llama")).save_pretrained(folder / "encoder")
+    with_fresh_encoder(folder / "llama").save_pretrained(folder / "encoder")
     article = f" \n = Lease = \n \n {TEXT} \n"
     (folder / "wiki.tokens").write_text(article * 3)
     return folder

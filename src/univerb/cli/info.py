@@ -62,7 +62,8 @@ def _facts() -> dict[str, Any]:
         "engines": "torch, llamacpp" if is_installed() else "torch",
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
         "offline": locations.is_offline(),
-        **{f"row costs of {name}": repr(costs) for name, costs in known_costs().items()},
+        "row costs": "; ".join(f"{name} = {costs}" for name, costs in known_costs().items())
+        or "not measured yet",
     }
 
 

@@ -281,6 +281,7 @@ class TestWithPhrases:
             overshoot="allow",
             dtype="float32",
             ignore_eos=True,
+            drafts=False,
         )
         written = [token for piece in with_phrases.pieces for token in piece.ids]
         assert any(piece.is_phrase for piece in with_phrases.pieces) == (bias > -1000.0)
