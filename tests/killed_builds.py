@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import univerb
-from conftest import TEXT, make_gpt2, make_tokenizer, saved
+from conftest import TEXT, make_gpt2, make_tokenizer, saved, with_fresh_encoder
 from univerb.corpus import open_corpus
 from univerb.corpus.manifest import CorpusSettings
 from univerb.modeling.dynamic import DynamicLM
@@ -136,8 +136,9 @@ class Session:
 @contextmanager
 def started_session(folder: Path) -> Iterator[Session]:
     """Save a tiny model and start a process that has loaded it."""
-    model = saved(folder / "model", DynamicLM.wrap(make_gpt2(), make_tokenizer()))
-    session = Session(model, folder / "driver.py")
+    backbone = saved(folder / "model", DynamicLM.wrap(make_gpt2(), make_tokenizer()))
+    with_fresh_encoder(backbone).save_pretrained(folder / "encoder")
+    session = Session(folder / "encoder", folder / "driver.py")
     yield session
     session.process.stdin.close()
     session.process.wait(30)

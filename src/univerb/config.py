@@ -149,9 +149,10 @@ class GenerationConfig(Profile):
     """True scores every phrase, False only a short-list; by default it depends on their number (in
     the conditional form it is the short-list).
     `unfold` below tolerance 1 and `verify` lose nothing either way."""
-    drafts: bool = True
+    drafts: bool | None = None
     """`unfold` and `verify`: read tokens ahead, as documents and text go on, where that is expected
-    to save time. The text stays the same."""
+    to save time. By default where the text stays the same: not on llama.cpp, whose kernels for
+    several rows round otherwise, so that choices that are nearly even may change."""
     prefix_cache: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
     faster, and right but for the last bits."""

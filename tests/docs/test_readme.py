@@ -2,7 +2,6 @@
 
 import json
 import re
-from statistics import mean, median
 
 import pytest
 from shown import ROOT, blocks, matches, run, workplace
@@ -46,26 +45,25 @@ def test_outputs_are_compared_without_line_breaks(shown, printed, same):
 
 def test_every_figure_comes_from_the_committed_result():
     """The table of costs, row by row, as docs/results/speed/systems.json has it."""
-    result = json.loads((ROOT / "docs/results/speed/systems.json").read_text())
-    pairs = (
-        ("hf", "hf"),
-        ("hf-prompt-lookup", "hf"),
-        ("univerb-torch-verify", "hf"),
-        ("univerb-torch-unfold", "hf"),
-        ("univerb-torch-unfold-float16", "univerb-torch-plain-float16"),
-        ("univerb-llamacpp-atomic", "llama.cpp"),
-    )
-    expected = [cost_columns(result["rounds"], *pair) for pair in pairs]
-    assert re.findall(r"^\| .+ \| ([\d.]+ \| [\d.]+x.*?) \| .*\|$", README, re.M) == expected
-    ids = [[r["measured"][name]["ids"] for name in ("hf", pairs[2][0])] for r in result["rounds"]]
-    assert len(ids) == 6 and all(plain == verified for plain, verified in ids)
+    tables = json.loads((ROOT / "docs/results/speed/systems.json").read_text())["tables"]
+    systems = ("torch-plain", "hf-lookup-prepacked", "torch-verify", "torch-unfold")
+    workloads = ("law", "answers", "open")
+    expected = [[cost(tables, workload, name) for workload in workloads] for name in systems]
+    shown = re.findall(r"^\| .+? \| (\d.+?) \| (.+?) \| (.+?) \|$", README, re.M)
+    assert [list(row) for row in shown] == expected
+    for name in ("torch-verify", "hf-lookup-prepacked"):
+        texts = [row_of(tables[f"{w}: work"], name)["plain's text"] for w in workloads]
+        assert texts == ["8 of 8"] * 3
 
 
-def cost_columns(rounds, name, base):
+def row_of(table, name):
+    return next(row for row in table["rows"] if row["system"] == name)
+
+
+def cost(tables, workload, name):
     """Passes and time of a system as the README writes them."""
-    parts = ("prepare", "prefill", "decode")
-    totals = [[sum(r["measured"][n][part] for part in parts) for n in (name, base)] for r in rounds]
-    ratios = sorted(own / plain for own, plain in totals)
-    passes = mean(r["measured"][name]["steps"] for r in rounds)
-    spread = "" if name == base else f" ({ratios[0]:.2f}-{ratios[-1]:.2f})"
-    return f"{passes:.1f} | {median(ratios):.2f}x{spread}"
+    passes = row_of(tables[f"{workload}: work"], name)["passes"]
+    ratio = row_of(tables[workload], name)["x plain"]
+    if ratio is None:
+        return f"{passes:.1f}, 1.00x"
+    return f"{passes:.1f}, {ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})"

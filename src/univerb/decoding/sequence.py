@@ -92,7 +92,8 @@ class Sequence:
         # terms; and without phrases the LM is left alone.
         is_growing = config.growth is not None and config.tolerance > 0.0
         asks_for_terms = config.prefer or config.require
-        may_draft = config.drafts and not (self._is_atomic or is_growing or asks_for_terms)
+        drafts = engine.has_equal_rows if config.drafts is None else config.drafts
+        may_draft = drafts and not (self._is_atomic or is_growing or asks_for_terms)
         if may_draft and (vocabulary.size or config.growth is not None):
             self._drafter = Drafter(documents, engine.row_costs(config))
 

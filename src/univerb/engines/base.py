@@ -122,6 +122,11 @@ class Sampler(ABC):
 class Engine(Protocol):
     """What computes for an LM."""
 
+    @property
+    def has_equal_rows(self) -> bool:
+        """Whether a row gives the same whatever rows are read beside it."""
+        ...
+
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost: as measured once on this machine."""
         ...

@@ -44,6 +44,11 @@ class LlamaCppEngine:
     def __init__(self, lm: LlamaCppLM) -> None:
         self._lm = lm
 
+    @property
+    def has_equal_rows(self) -> bool:
+        """False: llama.cpp has other kernels for several rows, which round otherwise."""
+        return False
+
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost."""
         lm = self._lm

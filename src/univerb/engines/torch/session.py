@@ -44,6 +44,11 @@ class TorchEngine:
     def __init__(self, lm: DynamicLM) -> None:
         self._lm = lm
 
+    @property
+    def has_equal_rows(self) -> bool:
+        """True of prepacked weights; on a GPU it is near enough."""
+        return self._lm.model.device.type != "cpu" or can_prepack(self._lm.model)
+
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost, with prepacked weights where there are any."""
         model = self._lm.model

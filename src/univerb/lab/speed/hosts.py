@@ -125,6 +125,7 @@ class UniverbHost:
             max_tokens=request.max_tokens,
             ignore_eos=True,
             prefix_cache=False,
+            drafts=True,
             **options,
         )
         stats = decoder.sequences[0].stats
