@@ -20,7 +20,7 @@ from univerb.cli.console import errors
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function of stage, done and total that shows a bar per stage, on terminals only.
 
-    It has the time that is left, or, of a stage that is done in one step, goes to and forth.
+    It has the time that is left, or, of a stage that is done in one step, moves all the time.
     """
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
