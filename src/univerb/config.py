@@ -151,8 +151,8 @@ class GenerationConfig(Profile):
     `unfold` below tolerance 1 and `verify` lose nothing either way."""
     drafts: bool | None = None
     """`unfold` and `verify`: read tokens ahead, as documents and text go on, where that is expected
-    to save time. By default where the text stays the same: not on llama.cpp, whose kernels for
-    several rows round otherwise, so that choices that are nearly even may change."""
+    to save time. By default where the text stays the same: not on llama.cpp, whose passes over
+    several rows give other logits than those over one."""
     prefix_cache: bool = True
     """Take what the prompt shares with the last ones from their KV cache, where there are phrases:
     faster, and right but for the last bits."""

@@ -175,11 +175,6 @@ class ConditionalPhraseHead(PhraseHead):
         )
         return scored.where(scored.logits > -numpy.inf)
 
-    def draft(self, token: int, place: Place, bias: float) -> int | None:
-        """Return the phrase that is likeliest to go on from a token, with a bias for going on."""
-        scores = self.scores(token, place)
-        return scores and scores.greedy(bias, self._eagerness)
-
     def scores(self, token: int, place: Place, state: Floats | None = None) -> GroupScores | None:
         """Score the phrases that begin with a token, before they share its probability.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from univerb.decoding.acceptance import AcceptanceRates, DraftSource, best_length
-from univerb.decoding.suffixes import DocumentSuffixes, Match, TextSuffixes
+from univerb.decoding.suffixes import DEPTH, DocumentSuffixes, Match, TextSuffixes
 from univerb.engines.row_costs import MAX_ROWS, RowCosts
 from univerb.vocabulary import DynamicVocabulary
 
@@ -79,7 +79,7 @@ class Drafter:
         if longest < 1:
             return None
         matches: list[tuple[DraftSource, Match]] = [
-            ("documents", self._documents.find([*ids[-MAX_ROWS:], *unit], longest))
+            ("documents", self._documents.find([*ids[-DEPTH:], *unit], longest))
         ]
         if len(unit) == 1:
             self._text.extend(ids[len(self._text) :])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from univerb.config import GenerationConfig
 from univerb.decoding.drafter import Documents
+from univerb.decoding.suffixes import DEPTH
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.vocabulary import DynamicVocabulary
 
@@ -67,7 +68,7 @@ class FirstTokenHead:
             The phrase's id, None if there is none.
         """
         longest = min(max_length, self._max_phrase)
-        match = self._documents.find([*ids[-16:], token], longest - 1)
+        match = self._documents.find([*ids[-DEPTH:], token], longest - 1)
         if match.length < _MIN_MATCH:
             return None
         tokens = (token, *match.ids)

@@ -167,16 +167,6 @@ class PhraseHead:
             spans = [_truncated(rows, per_token) for rows in spans]
         return self._score(place, spans)
 
-    def draft(self, token: int, place: Place, bias: float) -> int | None:
-        """Return the phrase that is likeliest to go on from a token, if likely enough."""
-        phrases = self.logits_by_first_token(numpy.array([token]), place)
-        if phrases is None:
-            return None
-        best = int(phrases.logits.argmax())
-        if phrases.logits[best] + bias + self._eagerness <= float(place.logits[token]):
-            return None
-        return int(phrases.indices[best])
-
     def _score(self, place: Place, spans: Sequence[Ints | slice]) -> PhraseLogits | None:
         view = self._view
         if view is None or not spans:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[numpy.int64]
 
-_DEPTH = 16
+DEPTH = 16
 """Tokens before a place that places are sorted by; longer matches count as this long."""
 _MAX_PLACES = 64
 """Places that are asked how the text goes on, where there are more."""
@@ -54,7 +54,7 @@ class DocumentSuffixes:
         """
         match = self._followed(ids, count, 1)
         while 0 < len(match.ids) < count:
-            written, left = [*ids[-_DEPTH:], *match.ids], count - len(match.ids)
+            written, left = [*ids[-DEPTH:], *match.ids], count - len(match.ids)
             if not (more := self._followed(written, left, _MIN_LATER).ids):
                 break
             match.ids.extend(more)
@@ -72,7 +72,7 @@ class DocumentSuffixes:
     def _places_after(self, ids: Sequence[int]) -> Iterator[range]:
         """Yield the sorted places that stand after the last token, the last two, and so on."""
         tokens, places = self._tokens, range(len(self._places))
-        for back, token in enumerate(islice(reversed(ids), _DEPTH), 1):
+        for back, token in enumerate(islice(reversed(ids), DEPTH), 1):
 
             def before(place: int, back: int = back) -> int:
                 return tokens[place - back] if place >= back else _BREAK
@@ -105,7 +105,7 @@ def _sorted_places(tokens: Ints) -> Ints:
     backwards = tokens[::-1]
     ranks = numpy.unique(backwards, return_inverse=True)[1].astype(numpy.int64)
     size = 1
-    while size < _DEPTH and (top := int(ranks.max())) + 1 < len(ranks):
+    while size < DEPTH and (top := int(ranks.max())) + 1 < len(ranks):
         second = numpy.zeros_like(ranks)
         second[:-size] = ranks[size:] + 1
         ranks = numpy.unique(ranks * (top + 2) + second, return_inverse=True)[1]

@@ -46,7 +46,7 @@ class LlamaCppEngine:
 
     @property
     def has_equal_rows(self) -> bool:
-        """False: llama.cpp has other kernels for several rows, which round otherwise."""
+        """False: llama.cpp has other kernels for several rows than for one."""
         return False
 
     def row_costs(self, config: GenerationConfig) -> RowCosts:
