@@ -46,7 +46,7 @@ class LlamaCppEngine:
 
     @property
     def has_equal_rows(self) -> bool:
-        """False: llama.cpp has other kernels for several rows than for one."""
+        """False: llama.cpp's attention sums several rows in another order than one (0035)."""
         return False
 
     def row_costs(self, config: GenerationConfig) -> RowCosts:
