@@ -31,6 +31,7 @@ from univerb.cli.options import (
     PHRASES,
     DecodingFlags,
     ModelFlags,
+    ModelOptions,
     SourceOptions,
 )
 from univerb.errors import OptionError, PhraseError, PromptError
@@ -126,7 +127,10 @@ def generate(
     if phrases.real_time and not corpus and not items:
         raise OptionError("--real-time needs phrases to add: give --docs, --corpus or --phrases.")
     find = source.phrase_source([item for item in items if isinstance(item, Document)])
-    lm = load_model(**dict(model))
+    lm = load_model(
+        **dict(model),
+        encoder=bool(corpus or items) or _asks_for_encoder(decoding, model),
+    )
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=source.max_phrases)
     selection = None
@@ -156,6 +160,13 @@ def generate(
     _show_candidates(result)
     if output.sources:
         print_sources(result)
+
+
+def _asks_for_encoder(decoding: "GenerationConfig", model: ModelOptions) -> bool:
+    """Tell whether an encoder has a part in a generation without phrases."""
+    has_terms = bool(decoding.prefer or decoding.require)
+    # llama.cpp reads the tokenizer that the encoder belongs to.
+    return has_terms or decoding.mode == "atomic" or model.adapter or model.engine == "llamacpp"
 
 
 def _read_prompt(prompt: str, docs: list[str]) -> str:
