@@ -74,8 +74,8 @@ def test_one_token_is_had_for_little_time_and_memory(engine, max_seconds, max_me
     assert ("torch" in imported) == (engine == "torch")
     peak, seconds = map(float, ran.stdout.split())
     assert peak / (1 << 20 if sys.platform == "darwin" else 1 << 10) <= max_megabytes
-    # Of the processor, not of the clock; twice as much, since a busy one is slower.
-    assert seconds <= 2 * max_seconds
+    # Of the processor, not of the clock; three times as much, since a busy one is slower.
+    assert seconds <= 3 * max_seconds
 
 
 def test_what_was_left_out_is_there_when_it_is_asked_for():

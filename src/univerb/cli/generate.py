@@ -35,6 +35,7 @@ from univerb.cli.options import (
     SourceOptions,
 )
 from univerb.errors import OptionError, PhraseError, PromptError
+from univerb.locations import DEFAULT_MODEL
 from univerb.phrase import Document
 
 if TYPE_CHECKING:
@@ -163,10 +164,11 @@ def generate(
 
 
 def _asks_for_encoder(decoding: "GenerationConfig", model: ModelOptions) -> bool:
-    """Tell whether an encoder has a part in a generation without phrases."""
+    """Tell whether a generation without phrases needs the encoder: the packaged one seldom."""
+    # Another may be damaged, which is to be said; llama.cpp reads the tokenizer beside it.
+    is_packaged = model.name == DEFAULT_MODEL and model.engine != "llamacpp"
     has_terms = bool(decoding.prefer or decoding.require)
-    # llama.cpp reads the tokenizer that the encoder belongs to.
-    return has_terms or decoding.mode == "atomic" or model.adapter or model.engine == "llamacpp"
+    return not is_packaged or has_terms or decoding.mode == "atomic" or model.adapter
 
 
 def _read_prompt(prompt: str, docs: list[str]) -> str:
