@@ -79,7 +79,7 @@ def load(
         The LM, ready to generate.
     """
     name = os.fspath(name) if isinstance(name, os.PathLike) else name
-    engine = _engine_for(name, engine, gguf)
+    engine = engine_for(name, engine, gguf)
     count = None if threads is None else thread_count(threads)
     if engine == "llamacpp":
         if backbone or adapter or device != "cpu" or dtype != "float32":
@@ -107,7 +107,7 @@ def load(
     )
 
 
-def _engine_for(name: str, engine: str | None, gguf: str | None) -> str:
+def engine_for(name: str, engine: str | None, gguf: str | None) -> str:
     """Return the engine that was asked for, or that a file needs."""
     if engine is None:
         engine = "llamacpp" if is_gguf(name) else "torch"

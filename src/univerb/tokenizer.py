@@ -147,10 +147,13 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Return a hash of vocabulary and merges."""
         if self._fingerprint is None:
-            vocabulary = sorted(self._rust.get_vocab(with_added_tokens=True).items())
+            # The JSON of both as a list; only one of them is in memory at a time.
+            vocabulary = json.dumps(sorted(self._rust.get_vocab(with_added_tokens=True).items()))
+            digest = hashlib.sha256(f"[{vocabulary}, ".encode())
+            del vocabulary
             merges = json.loads(self._rust.to_str())["model"].get("merges")
-            content = json.dumps([vocabulary, merges]).encode()
-            self._fingerprint = hashlib.sha256(content).hexdigest()[:16]
+            digest.update(f"{json.dumps(merges)}]".encode())
+            self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
 
     def to_json(self) -> str:

@@ -6,11 +6,13 @@ import os
 import struct
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM
 
 from conftest import TEXT, make_llama, make_tokenizer
 from tiny_gguf import write_gguf
@@ -75,6 +77,21 @@ def test_a_gguf_file_is_converted_into_the_very_weights_that_it_was_made_of(
     weights = converted.state_dict()
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_mapped_weights_are_those_that_transformers_loads(default_lm, usual):
+    model = default_lm.model
+    bare = AutoModelForCausalLM.from_pretrained(usual, dtype=torch.float32, local_files_only=True)
+    ours = dict(chain(model.named_parameters(), model.named_buffers()))
+    theirs = dict(chain(bare.named_parameters(), bare.named_buffers()))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert not model.training
+    assert model.config.to_dict() == bare.config.to_dict()
+    assert model.generation_config.to_dict() == bare.generation_config.to_dict()
+    assert model.config._attn_implementation == bare.config._attn_implementation == "sdpa"
 
 
 def test_the_default_model_is_the_default(default_lm):

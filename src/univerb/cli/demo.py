@@ -14,6 +14,7 @@ from univerb.cli.console import (
     stats_line,
 )
 from univerb.cli.loading import load_model
+from univerb.cli.options import EngineName
 
 SCENES = (
     ("lease.txt", "The landlord and the tenant agree as follows. The tenant shall"),
@@ -24,20 +25,35 @@ SCENES = (
 
 def demo(
     max_tokens: Annotated[int, typer.Option(help="How much to write each time.")] = 60,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="What computes; by default llamacpp where it is installed, else torch."),
+    ] = None,
 ) -> None:
     """Continue three prompts, each with the phrases of one demo document."""
     from univerb.decoding.loop import generate
     from univerb.documents.read import read_documents
+    from univerb.engines.llamacpp.binding import is_installed
 
     show_warnings()
-    lm = load_model()
+    fastest = EngineName.llamacpp if is_installed() else EngineName.torch
+    lm = load_model(engine=engine or fastest)
     note_untrained(lm)
     for name, prompt in SCENES:
         with as_file(files("univerb") / "assets" / "demo" / name) as path:
             vocabulary = lm.vocabulary(read_documents(path))
         with console.status(f"writing with {len(vocabulary)} phrases of {name}"):
             # A small LM repeats itself when it is greedy; a light penalty keeps the text moving.
-            result = generate(lm, prompt, vocabulary, max_tokens=max_tokens, repetition_penalty=1.1)
+            result = generate(
+                lm,
+                prompt,
+                vocabulary,
+                # The encoder's own profile: llama.cpp's is cautious, and takes hardly any phrase.
+                mode="unfold",
+                eagerness=2.5,
+                max_tokens=max_tokens,
+                repetition_penalty=1.1,
+            )
         console.rule(f"[bold]{name}")
         console.print(pieces_text(result.pieces, prompt))
         console.print(f"\n[dim]{stats_line(result.stats)}[/]")

@@ -31,9 +31,11 @@ from univerb.cli.options import (
     PHRASES,
     DecodingFlags,
     ModelFlags,
+    ModelOptions,
     SourceOptions,
 )
 from univerb.errors import OptionError, PhraseError, PromptError
+from univerb.locations import DEFAULT_MODEL
 from univerb.phrase import Document
 
 if TYPE_CHECKING:
@@ -126,7 +128,10 @@ def generate(
     if phrases.real_time and not corpus and not items:
         raise OptionError("--real-time needs phrases to add: give --docs, --corpus or --phrases.")
     find = source.phrase_source([item for item in items if isinstance(item, Document)])
-    lm = load_model(**dict(model))
+    lm = load_model(
+        **dict(model),
+        encoder=bool(corpus or items) or _asks_for_encoder(decoding, model),
+    )
     note_untrained(lm)
     vocabulary = lm.vocabulary(items, source=find, max_phrases=source.max_phrases)
     selection = None
@@ -156,6 +161,14 @@ def generate(
     _show_candidates(result)
     if output.sources:
         print_sources(result)
+
+
+def _asks_for_encoder(decoding: "GenerationConfig", model: ModelOptions) -> bool:
+    """Tell whether a generation without phrases needs the encoder: the packaged one seldom."""
+    # Another may be damaged, which is to be said; llama.cpp reads the tokenizer beside it.
+    is_packaged = model.name == DEFAULT_MODEL and model.engine != "llamacpp"
+    has_terms = bool(decoding.prefer or decoding.require)
+    return not is_packaged or has_terms or decoding.mode == "atomic" or model.adapter
 
 
 def _read_prompt(prompt: str, docs: list[str]) -> str:

@@ -3,12 +3,14 @@
 import functools
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from univerb.cli.console import errors, escape
-from univerb.loading import load
+from univerb.cli.lean_transformers import import_transformers
+from univerb.loading import engine_for, load
 from univerb.locations import DEFAULT_MODEL, is_converted, is_gguf, locate
 
 _Load = TypeVar("_Load", bound=Callable[..., Any])
@@ -20,13 +22,27 @@ def _with_spinner(load: _Load) -> _Load:
         # Before torch is imported: a missing model must not cost its import first.
         locate_prepared(name, options.get("offline"))
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        with errors.status(f"loading {escape(name)}"):
-            lm = load(name, **options)
-        # The model stays: garbage collection need not look at it again at every request.
-        gc.freeze()
-        return lm
+        # Threads wait for each other in a loop: for less than a millisecond, not for ten, or a busy
+        # machine does little else.
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        with errors.status(f"loading {escape(name)}"), _all_kept():
+            if engine_for(name, options.get("engine"), options.get("gguf")) == "torch":
+                import_transformers()
+            return load(name, **options)
 
     return cast(_Load, show_and_load)
+
+
+@contextmanager
+def _all_kept() -> Iterator[None]:
+    """Pause garbage collection, then take what there is for kept: modules and a model all stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 load_model = _with_spinner(load)

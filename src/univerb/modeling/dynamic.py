@@ -140,14 +140,15 @@ class DynamicLM(PhraseModel):
         if adapter_folder:
             model = load_adapter(model, adapter_folder)
         check_usable(model, tokenizer)
+        loaded = cls(model, tokenizer, None, TRAINING_FREE)
         if folder is None or not encoder:
-            return cls(model, tokenizer, None, TRAINING_FREE)
-        description = describe(model, Tokenizer(tokenizer.backend_tokenizer))
-        stored, profile = read_checkpoint(folder, model, description)
+            return loaded
+        description = describe(model, loaded.tokenizer)
+        loaded._encoder, profile = read_checkpoint(folder, model, description)
         if adapter_folder:
             changes = {"mode": "atomic", "phrase_bias": 0.0, "eagerness": 0.0}
             profile = profile.model_copy(update=changes)
-        loaded = cls(model, tokenizer, stored, profile)
+        loaded.profile = profile
         loaded.adapter, loaded.name = adapter_folder, full_name
         if backbone is None:
             loaded.trained_from = read_card(folder).backbone.trained_from

@@ -8,12 +8,20 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerFast as HFTokenizer
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from univerb.errors import ModelError, ModelMissing, OptionError, first_line, shown
-from univerb.locations import without_hub
+from univerb.locations import converted_default, without_hub
 from univerb.model_folder import refuse_unsafe, weight_files
 from univerb.modeling.parameters import first_not_finite
 
@@ -112,18 +120,45 @@ def _load_weights(
     config = AutoConfig.from_pretrained(**source)
     auto_class = choose_class(config)
     model_class = auto_class._model_mapping[type(config)]
+    # Chosen here, or a config could name a kernel on the Hub.
+    settings = {
+        "dtype": dtype,
+        "attn_implementation": "sdpa" if model_class._supports_sdpa else "eager",
+    }
+    folder = Path(source["pretrained_model_name_or_path"])
+    if folder == converted_default() and dtype == torch.float32:
+        return _map_weights(auto_class.from_config, config, settings, folder)
     model, report = auto_class.from_pretrained(
         **source,
+        **settings,
         config=config,
         use_safetensors=True,
-        dtype=dtype,
-        # Chosen here, or a config could name a kernel on the Hub.
-        attn_implementation="sdpa" if model_class._supports_sdpa else "eager",
         output_loading_info=True,
         # Where peft is installed, transformers looks for an adapter, and forgets what it was told.
         adapter_kwargs={"local_files_only": source["local_files_only"]},
     )
     return model, sorted(report["missing_keys"])
+
+
+def _map_weights(
+    make: Callable[..., PreTrainedModel],
+    config: PretrainedConfig,
+    settings: dict[str, Any],
+    folder: Path,
+) -> tuple[PreTrainedModel, list[str]]:
+    """Map the weights of a folder that univerb wrote, as they are.
+
+    What transformers does for any other, which may have to be renamed or split, begins with
+    importing sympy: half a second, and 40 MB.
+    """
+    with no_init_weights():
+        model = make(config, **settings)
+    report = model.load_state_dict(
+        load_file(folder / "model.safetensors"), strict=False, assign=True
+    )
+    model.tie_weights()
+    model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return model, sorted({*report.missing_keys} - {*model.all_tied_weights_keys})
 
 
 @contextmanager
