@@ -95,7 +95,7 @@ class Chooser:
         phrase = None if token in masked else head.greedy(token, place)
         return Choice(token if phrase is None else len(allowed) + phrase, place.logits)
 
-    def _accepted(self, allowed: Floats, ids: list[int]) -> NDArray[numpy.bool_]:
+    def _accepted(self, allowed: Floats, ids: Sequence[int]) -> NDArray[numpy.bool_]:
         """Return which tokens documents may vote for: greedily in `unfold`, those it accepts."""
         if self._is_atomic or not self._sampler.is_greedy or self._tolerance == 1.0:
             return allowed > -numpy.inf

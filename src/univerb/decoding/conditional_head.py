@@ -33,8 +33,8 @@ class _Group:
         self.phrases = phrases
         self.bias = bias
         """(P,), added to their products."""
-        self.vectors: Floats | None = None
-        """(P, d), what is scored; None until it is encoded, or if a table has them."""
+        self.vectors = numpy.empty((0, 0), numpy.float32)
+        """(P, d), what is scored; empty until they are encoded, or if a table has them."""
         self.keys = [phrase.ids for phrase in phrases]
         self.counts = occurrences(phrases)
 
@@ -242,7 +242,7 @@ class ConditionalPhraseHead(PhraseHead):
 
     def _encode(self, groups: Sequence[_Group]) -> None:
         """Encode the phrases of groups that have no vectors yet."""
-        groups = [group for group in groups if group.vectors is None and group.keys]
+        groups = [group for group in groups if len(group.vectors) < len(group.keys)]
         if not groups:
             return
         began = time.perf_counter()
