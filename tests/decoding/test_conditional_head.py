@@ -1,6 +1,7 @@
 """The conditional form: phrases have a share of their first token, whatever the engine."""
 
 import math
+import time
 
 import numpy
 import pytest
@@ -340,3 +341,89 @@ def test_the_head_sees_growth_and_repetition(circling):
     ids = [token for piece in made.pieces for token in piece.ids]
     grams = [tuple(ids[i : i + 3]) for i in range(len(ids) - 2)]
     assert len(grams) == len(set(grams))
+
+
+class TestVectorsOnDemand:
+    """`unfold` encodes the phrases of a first token when a choice first looks at them."""
+
+    @pytest.fixture
+    def lm(self, circling) -> DynamicLM:
+        return make_conditional(circling.model, scale=0.02, bias=3.0)
+
+    @pytest.fixture
+    def encoded(self, lm, monkeypatch) -> list[tuple[int, ...]]:
+        keys, encode = [], lm.run_encoder
+
+        def watched(phrases):
+            keys.extend(phrase.ids for phrase in phrases)
+            time.sleep(0.01)
+            return encode(phrases)
+
+        monkeypatch.setattr(lm, "run_encoder", watched)
+        return keys
+
+    def test_scores_are_those_of_a_table(self, lm):
+        vocabulary, at = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS), place(lm)
+        options = {"exact": True, "phrase_bias": 1.5, "eagerness": 1.0}
+        table, lazy = (head(lm, vocabulary, mode=mode, **options) for mode in ("atomic", "unfold"))
+        numpy.testing.assert_allclose(lazy.voted(at), table.voted(at), atol=1e-4)
+        expected, scored = table.logits(at), lazy.logits(at)
+        assert scored.indices.tolist() == expected.indices.tolist()
+        numpy.testing.assert_allclose(scored.logits, expected.logits, atol=1e-4)
+        for token, share in expected.shares.items():
+            assert scored.shares[token].greedy == share.greedy == lazy.greedy(token, at)
+
+    def test_only_what_is_looked_at_is_encoded_and_once(self, lm, encoded):
+        vocabulary, at = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS), place(lm)
+        keys = keys_of(vocabulary)
+        lazy = head(lm, vocabulary, mode="unfold")
+        assert not encoded
+        for _ in range(2):
+            lazy.greedy(keys[0][0], at)
+            assert sorted(encoded) == sorted(key for key in keys if key[0] == keys[0][0])
+        lazy.voted(at)
+        lazy.voted(at)
+        assert len(encoded) == len(set(encoded)) < len(keys)
+        assert {key for key in encoded if len(key) == 1} == {key[:1] for key in keys}
+
+    def test_what_is_looked_at_later_can_be_chosen_and_named_now(self, lm):
+        vocabulary = lm.vocabulary([Document(TEXT, "d")], source=ANY_WORDS)
+        removed, banned = 3, 5
+        text = vocabulary.phrase(lm.static_size + banned).text
+        lazy = head(lm, vocabulary, mode="unfold", ban=(text,))
+        vocabulary.remove([lm.static_size + removed])
+        size = vocabulary.size
+        vocabulary.add([Phrase((9, 8, 7, 6), "new")])
+        assert lazy.is_masked(size) and not lazy.is_masked(removed)
+        lazy.update()
+        masked = {index for index in range(vocabulary.size) if lazy.is_masked(index)}
+        has_text = {i for i, p in enumerate(vocabulary.snapshot().phrases) if text in p.text}
+        assert masked == has_text | {removed}
+
+    @pytest.mark.parametrize("options", [{}, {"tolerance": 1.0}, {"repetition_penalty": 1.3}])
+    def test_texts_are_those_of_an_encoded_vocabulary(self, lm, encoded, options):
+        options |= {"mode": "unfold", "max_tokens": 32, "ignore_eos": True}
+        vocabulary = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS)
+        lazy = generate(lm, "of the", vocabulary, **options)
+        assert 0.0 < 0.01 <= lazy.stats.encode_seconds and encoded
+        assert lazy.stats.phrase_tokens > 0
+        lm.forget()
+        lm.encode(vocabulary)
+        count = len(encoded)
+        eager = generate(lm, "of the", vocabulary, **options)
+        assert all(len(key) == 1 for key in encoded[count:])
+        explained = generate(lm, "of the", vocabulary, explain=True, **options)
+        pieces = [[(p.ids, p.phrase) for p in made.pieces] for made in (lazy, eager, explained)]
+        assert pieces[0] == pieces[1] == pieces[2]
+
+    def test_phrases_that_come_later_are_encoded_when_they_are_needed(self, lm, encoded):
+        phrases = lm.vocabulary([Document(CIRCLE, "d")], source=ANY_WORDS).snapshot().phrases
+
+        def grow(current, produced):
+            if produced >= 4:
+                current.add(phrases)
+
+        options = {"mode": "unfold", "max_tokens": 24, "growth": grow, "ignore_eos": True}
+        made = generate(lm, "of the", lm.vocabulary([]), **options)
+        assert made.stats.phrase_tokens > 0 and len(encoded) == len(set(encoded))
+        assert 0.0 < made.stats.growth_seconds <= made.stats.encode_seconds

@@ -48,6 +48,9 @@ class Chooser:
         self._voting = head if isinstance(head, ConditionalPhraseHead) else None
         if not self._is_atomic and config.tolerance == 0.0:
             self._voting = None
+        self._looks_at_one = sampler.is_greedy and not (self._is_atomic or config.explain)
+        """Whether nobody asks how likely other choices were."""
+        self._counted_seconds = 0.0
         self._no_repeat = config.no_repeat_ngram_size
         self.masked_tokens: frozenset[int] = frozenset()
         """Tokens that may not follow for now."""
@@ -66,6 +69,8 @@ class Chooser:
         """
         allowed, masked = self._allowed(state.logits, ids)
         place = Place(*state, ids, max_length)
+        if self._voting is not None and self._looks_at_one:
+            return self._choose_one(place, allowed, masked, self._voting)
         if self._voting is not None:
             place = place._replace(logits=self._voting.voted(place))
             allowed = numpy.where(self._accepted(allowed, ids), place.logits, -numpy.inf)
@@ -75,7 +80,22 @@ class Chooser:
         seen = [*ids, *units]
         return choose(place.logits, allowed, phrases, self._sampler, seen, self._eagerness)
 
-    def _accepted(self, allowed: Floats, ids: list[int]) -> NDArray[numpy.bool_]:
+    def _choose_one(
+        self, place: Place, allowed: Floats, masked: Set[int], head: ConditionalPhraseHead
+    ) -> Choice:
+        """Choose greedily as `choose` does, and compute only what decides."""
+        is_accepted = self._accepted(allowed, place.ids)
+        tokens = numpy.flatnonzero(is_accepted)
+        if len(tokens) == 1:
+            # Documents cannot vote for another one.
+            token = int(tokens[0])
+        else:
+            allowed = numpy.where(is_accepted, head.voted(place), -numpy.inf)
+            token = self._sampler.pick(self._sampler.filtered(allowed, place.ids))
+        phrase = None if token in masked else head.greedy(token, place)
+        return Choice(token if phrase is None else len(allowed) + phrase, place.logits)
+
+    def _accepted(self, allowed: Floats, ids: Sequence[int]) -> NDArray[numpy.bool_]:
         """Return which tokens documents may vote for: greedily in `unfold`, those it accepts."""
         if self._is_atomic or not self._sampler.is_greedy or self._tolerance == 1.0:
             return allowed > -numpy.inf
@@ -83,6 +103,12 @@ class Chooser:
         is_accepted = numpy.zeros(len(allowed), dtype=bool)
         is_accepted[accepted_tokens(filtered, self._tolerance)] = True
         return is_accepted & (allowed > -numpy.inf)
+
+    def new_encode_seconds(self) -> float:
+        """Return how long choices have been encoding since the last call."""
+        total = self._head.encode_seconds if self._head is not None else 0.0
+        new, self._counted_seconds = total - self._counted_seconds, total
+        return new
 
     def may_choose(self, token: int, logits: Floats, ids: list[int]) -> bool:
         """Tell at no cost whether a token may be chosen: a greedy choice has only one."""

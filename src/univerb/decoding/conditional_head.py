@@ -1,9 +1,12 @@
 """The phrase head of encoders in the conditional form (`modeling.phrase_tree`).
 
 Documents vote on the next token, and a phrase has a share of what its first token then has. So only
-phrases that begin with likely tokens are looked at; greedily that is one token.
+phrases that begin with likely tokens are looked at; greedily that is one token. A request looks at
+some fifteen of its hundred and fifty first tokens, so `unfold` encodes phrases when their first
+token is first looked at. `atomic` feeds vectors and may take any phrase: it has a table of all.
 """
 
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,10 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from univerb.config import GenerationConfig
 from univerb.decoding.phrase_head import PhraseHead, PhraseLogits, Place, TokenShare
 from univerb.engines.base import Floats, Ints
 from univerb.modeling.conditional_table import occurrences, token_vectors
 from univerb.modeling.evidence import MAX_OVERLAP, Evidence
+from univerb.modeling.phrase_table import FirstTokenGroups
 from univerb.modeling.phrase_tree import Key, PhraseTree, TreeLogProbs
 from univerb.modeling.scoring import Votes
 from univerb.phrase import Phrase
@@ -23,9 +28,13 @@ from univerb.phrase import Phrase
 class _Group:
     """The phrases that begin with one token and may be chosen."""
 
-    def __init__(self, rows: Ints, indices: Ints, phrases: list[Phrase]) -> None:
-        self.rows = rows
+    def __init__(self, indices: Ints, phrases: list[Phrase], bias: Floats) -> None:
         self.indices = indices
+        self.phrases = phrases
+        self.bias = bias
+        """(P,), added to their products."""
+        self.vectors = numpy.empty((0, 0), numpy.float32)
+        """(P, d), what is scored; empty until they are encoded, or if a table has them."""
         self.keys = [phrase.ids for phrase in phrases]
         self.counts = occurrences(phrases)
 
@@ -95,37 +104,71 @@ class ConditionalPhraseHead(PhraseHead):
 
     def __init__(self, *parts: Any) -> None:  # noqa: ANN401  (as `PhraseHead`)
         super().__init__(*parts)
+        config: GenerationConfig = parts[3]
+        # What a count correction takes from a phrase, only a table of all of them knows.
+        is_counted = self._lm.encoder_config.count_correction
+        self._has_table = config.mode != "unfold" or is_counted
+        self._known: object = None
+        """What the following were made of."""
         self._groups: dict[int, _Group] = {}
+        self._scoring = self._lm.scoring
+        self._phrase_biases = numpy.empty(0, numpy.float32)
+        """(P,), by index; -inf for phrases that may not be chosen."""
+        self._open = numpy.empty(0, numpy.int64)
+        """The indices of the others."""
+        self._groups_of_open = FirstTokenGroups(self._open)
         self._first_tokens = numpy.empty(0, numpy.int64)
         self._token_counts = numpy.empty(0, numpy.int64)
-        self._token_vectors = numpy.empty((0, 0), numpy.float32)
+        self._token_vectors: Floats | None = None
 
     def update(self) -> None:
-        """Follow the vocabulary: encode what is new, mask what is gone or banned."""
-        before = self._view
-        super().update()
-        if self._view is not before:
-            self._groups = {}
-            self._first_tokens = self._active_first_tokens()
+        """Follow the vocabulary: mask what is gone or banned; where there is a table, encode."""
+        if self._has_table:
+            super().update()
+        state = (self.vocabulary.version, self._lm.parameter_version(), self._view)
+        if state != self._known:
+            self._known = state
+            self._groups, self._token_vectors = {}, None
+            self._scoring = self._lm.scoring
+            self._follow()
 
-    def _active_first_tokens(self) -> Ints:
-        """Encode the tokens that phrases begin with, each as a phrase of its own."""
-        if self._view is None:
-            return numpy.empty(0, numpy.int64)
-        is_active = self._bias > -numpy.inf
-        tokens, place = numpy.unique(self._view.first_tokens[is_active], return_inverse=True)
-        counts = occurrences(self.vocabulary.snapshot().phrases)
-        counts = counts[self._view.phrase_indices[is_active]]
-        self._token_counts = numpy.bincount(place, counts, len(tokens)).astype(numpy.int64)
-        self._token_vectors = token_vectors(self._lm, tokens)
-        return tokens
+    def _follow(self) -> None:
+        """Look up which phrases may be chosen, and the tokens that they begin with."""
+        state, view = self.vocabulary.snapshot(), self._view
+        if view is not None:
+            biases = numpy.full(len(view.rows), -numpy.inf, numpy.float32)
+            biases[view.phrase_indices] = self._bias
+        else:
+            weights = numpy.frombuffer(state.weights) + self._lm.head_bias()
+            is_closed = self._banned()[: len(weights)] | ~numpy.frombuffer(state.active, dtype=bool)
+            biases = weights.astype(numpy.float32) + self._phrase_bias
+            biases[is_closed] = -numpy.inf
+        self._phrase_biases = biases
+        self._open = numpy.flatnonzero(biases > -numpy.inf)
+        phrases = [state.phrases[index] for index in self._open.tolist()]
+        first_tokens = numpy.array([phrase.ids[0] for phrase in phrases], dtype=numpy.int64)
+        self._groups_of_open = FirstTokenGroups(first_tokens)
+        self._first_tokens, place = numpy.unique(first_tokens, return_inverse=True)
+        counts = numpy.bincount(place, occurrences(phrases), len(self._first_tokens))
+        self._token_counts = counts.astype(numpy.int64)
+
+    def is_masked(self, index: int) -> bool:
+        """Whether a phrase may not be chosen any more."""
+        # Others may have added it since this sequence looked.
+        if index >= len(self._phrase_biases):
+            return True
+        return bool(self._phrase_biases[index] == -numpy.inf)
 
     def voted(self, place: Place) -> Floats:
         """Return the logits (V,) of the next token, with the documents' vote."""
         tokens = self._first_tokens
         if not len(tokens):
             return place.logits
-        scoring = self._lm.scoring
+        if self._token_vectors is None:
+            began = time.perf_counter()
+            self._token_vectors = token_vectors(self._lm, tokens)
+            self.encode_seconds += time.perf_counter() - began
+        scoring = self._scoring
         state = scoring.state(place.hidden)
         # Not `@`: its threads would wait for those of llama.cpp.
         scores = numpy.vecdot(self._token_vectors, scoring.scaled(state))
@@ -149,11 +192,9 @@ class ConditionalPhraseHead(PhraseHead):
 
     def logits(self, place: Place, ranked: Floats | None = None) -> PhraseLogits | None:
         """Score the phrases that begin with the likeliest tokens; `exact` with any."""
-        if self._view is None:
-            return None
         _, count, _, max_gap = self._weights.short_list
         if self._exact:
-            tokens = numpy.unique(self._view.first_tokens)
+            tokens = self._first_tokens
         else:
             tokens = self._likeliest(place.logits if ranked is None else ranked, count, max_gap)
         return self.logits_by_first_token(tokens, place)
@@ -162,7 +203,9 @@ class ConditionalPhraseHead(PhraseHead):
         self, tokens: Ints, place: Place, per_token: int | None = None
     ) -> PhraseLogits | None:
         """Score the phrases that begin with one of some tokens."""
-        state = self._lm.scoring.state(place.hidden)
+        if not self._has_table:
+            self._encode([self._group(token) for token in tokens.tolist()])
+        state = self._scoring.state(place.hidden)
         parts = [part for token in tokens.tolist() if (part := self._scored(token, place, state))]
         if not parts:
             return None
@@ -183,13 +226,37 @@ class ConditionalPhraseHead(PhraseHead):
         group = self._group(token)
         if not group.keys:
             return None
-        scoring = self._lm.scoring
+        scoring = self._scoring
         state = scoring.state(place.hidden) if state is None else state
-        products = self._weights.logits(scoring.scaled(state), [group.rows])
-        products += self._bias[group.rows]
+        products = self._products(group, scoring.scaled(state)) + group.bias
         stops = scoring.stops(group.tree, state, products)
         scores = self._allowed_scores(products, group, place)
         return GroupScores(group.tree, group.indices, scores, stops)
+
+    def _products(self, group: _Group, state: Floats) -> Floats:
+        if self._view is not None:
+            return self._weights.logits(state, [self._view.rows[group.indices]])
+        self._encode([group])
+        products: Floats = numpy.vecdot(group.vectors, state)
+        return products
+
+    def _encode(self, groups: Sequence[_Group]) -> None:
+        """Encode the phrases of groups that have no vectors yet."""
+        groups = [group for group in groups if len(group.vectors) < len(group.keys)]
+        if not groups:
+            return
+        began = time.perf_counter()
+        vectors = self._lm.vectors([phrase for group in groups for phrase in group.phrases])
+        outputs = vectors.outputs.astype(numpy.float32, copy=False)
+        ends = numpy.cumsum([len(group.keys) for group in groups])
+        for group, rows in zip(groups, numpy.split(outputs, ends[:-1]), strict=True):
+            group.vectors = rows
+        self.encode_seconds += time.perf_counter() - began
+
+    def greedy(self, token: int, place: Place) -> int | None:
+        """Return the phrase that greedy decoding goes on to from a token, as an index, or None."""
+        scores = self.scores(token, place)
+        return None if scores is None else scores.greedy(eagerness=self._eagerness)
 
     def _scored(self, token: int, place: Place, state: Floats) -> PhraseLogits | None:
         scores = self.scores(token, place, state)
@@ -202,7 +269,7 @@ class ConditionalPhraseHead(PhraseHead):
         return PhraseLogits(scores.indices, first_tokens, logits, {token: share})
 
     def _allowed_scores(self, products: Floats, group: _Group, place: Place) -> Floats:
-        bonus = self._lm.scoring.bonus(self._evidence(group, place.ids))
+        bonus = self._scoring.bonus(self._evidence(group, place.ids))
         scores: Floats = products + bonus
         scores[group.lengths > place.max_length] = -numpy.inf
         if repeated := self._repeated_indices(place.ids):
@@ -228,14 +295,8 @@ class ConditionalPhraseHead(PhraseHead):
         return self._groups[token]
 
     def _make_group(self, token: int) -> _Group:
-        view = self._view
-        spans = view.groups.find(numpy.array([token])) if view is not None else []
-        if view is None or not spans:
-            none = numpy.empty(0, numpy.int64)
-            return _Group(none, none, [])
-        rows = numpy.arange(len(view.phrase_indices))[spans[0]]
-        rows = rows[self._bias[rows] > -numpy.inf]
-        indices = view.phrase_indices[rows]
+        spans = self._groups_of_open.find(numpy.array([token])) if self._open.size else []
+        indices = self._open[spans[0]] if spans else self._open[:0]
         size = self.vocabulary.static_size
         phrases = [self.vocabulary.phrase(size + i) for i in indices.tolist()]
-        return _Group(rows, indices, phrases)
+        return _Group(indices, phrases, self._phrase_biases[indices])

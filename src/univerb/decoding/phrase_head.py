@@ -100,6 +100,8 @@ class PhraseHead:
         self._eos_ids = eos_ids
         self._exact = config.exact
         self._is_banned = bytearray()
+        self.encode_seconds = 0.0
+        """Time that was spent on vectors besides `update`."""
         self._view: TableView | None = None
         self._bias = numpy.empty(0, numpy.float32)
         self._max_length = 0
@@ -115,11 +117,15 @@ class PhraseHead:
             self._bias = view.bias + self._phrase_bias
             self._max_length = int(view.lengths.max())
             if self._ban or not self._eos_ids.isdisjoint(view.tokens):
-                new = self.vocabulary.snapshot(since=len(self._is_banned)).phrases
-                self._is_banned.extend(map(self._bans, new))
-                is_banned = numpy.frombuffer(self._is_banned, dtype=bool)[view.phrase_indices]
+                is_banned = self._banned()[view.phrase_indices]
                 self._bias = numpy.where(is_banned, -numpy.inf, self._bias).astype(numpy.float32)
         self._view = view
+
+    def _banned(self) -> NDArray[numpy.bool_]:
+        """Return which phrases of the vocabulary may never be written (P,)."""
+        new = self.vocabulary.snapshot(since=len(self._is_banned)).phrases
+        self._is_banned.extend(map(self._bans, new))
+        return numpy.array(self._is_banned, dtype=bool)
 
     def _bans(self, phrase: Phrase) -> bool:
         # A text ends at its end token, so a phrase that goes on after one cannot be written.

@@ -108,7 +108,7 @@ class Sequence:
         return self._text.finish_reason
 
     def encode(self) -> None:
-        """Encode the phrases that have no vector yet."""
+        """Follow the vocabulary, and encode what choices need at once."""
         if self._head is None:
             return
         began = time.perf_counter()
@@ -208,13 +208,11 @@ class Sequence:
         return self._text.release()
 
     def _grow(self) -> None:
-        if self._head is None:
-            return
-        began = time.perf_counter()
-        if self._config.growth is not None:
+        if self._head is not None and self._config.growth is not None:
+            began = time.perf_counter()
             self._config.growth(self._head.vocabulary, self._text.produced)
-        self._head.update()
-        self._add_encode_seconds(time.perf_counter() - began)
+            self._add_encode_seconds(time.perf_counter() - began)
+        self.encode()
 
     def _add_encode_seconds(self, seconds: float) -> None:
         self.stats.encode_seconds += seconds
@@ -250,6 +248,7 @@ class Sequence:
         """Choose a unit after the text, `ahead` rows of a pass further than what was read."""
         ids, longest = self._text.ids, self._max_length(ahead)
         choice = self._chooser.choose(state, ids, self._unit_ids, longest)
+        self._add_encode_seconds(self._chooser.new_encode_seconds())
         if self._proposer is not None and choice.unit not in self._eos_ids:
             unit = self._proposer.proposal(ids, choice.unit, longest)
             choice = choice if unit is None else choice._replace(unit=unit)

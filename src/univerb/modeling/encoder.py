@@ -5,7 +5,6 @@ that begin at one position therefore cost one row; `plan` finds the fewest rows 
 """
 
 import copy
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
@@ -24,6 +23,8 @@ from univerb.tokenizer import Tokenizer
 
 # Tokens per encoder pass: enough to keep a CPU's matrix units busy, few enough for its caches.
 _PASS_TOKENS = 1024
+_MAX_PADDING = 32
+"""Tokens of padding in a pass: about as many as another pass would cost."""
 
 Key = tuple[int, ...]
 
@@ -205,7 +206,7 @@ class PhraseEncoder(nn.Module):
         window, column = window[order], numpy.array(layout.column, numpy.int64)[order]
         begin = 0
         for rows in passes:
-            windows = torch.tensor([layout.windows[row] for row in rows], device=device)
+            windows = torch.tensor(_padded([layout.windows[row] for row in rows]), device=device)
             states = self.hidden_states(windows, embeddings)
             keys = slice(*numpy.searchsorted(window, [begin, begin + len(rows)]))
             result[order[keys]] = states[window[keys] - begin, column[keys]]
@@ -231,10 +232,22 @@ def shallow_body(model: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def _passes(windows: Sequence[Key]) -> Iterator[list[int]]:
-    """Group windows of equal length, so that no pass needs padding or a mask."""
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for index, window in enumerate(windows):
-        by_length[len(window)].append(index)
-    for length, rows in sorted(by_length.items()):
-        size = max(_PASS_TOKENS // length, 1)
-        yield from (rows[start : start + size] for start in range(0, len(rows), size))
+    """Group windows of about equal length: a little padding costs less than another pass."""
+    rows: list[int] = []
+    padding = longest = 0
+    for index in sorted(range(len(windows)), key=lambda index: -len(windows[index])):
+        padding += longest - len(windows[index])
+        if not rows or padding > _MAX_PADDING or (len(rows) + 1) * longest > _PASS_TOKENS:
+            if rows:
+                yield rows
+            rows, padding, longest = [], 0, len(windows[index])
+        rows.append(index)
+    if rows:
+        yield rows
+
+
+def _padded(windows: Sequence[Key]) -> list[Key]:
+    """Lengthen windows to the first one's length, which no column before the end can see."""
+    longest = len(windows[0])
+    # By tokens of their own: a damaged row of the embeddings harms only phrases that have it.
+    return [window + window[-1:] * (longest - len(window)) for window in windows]
