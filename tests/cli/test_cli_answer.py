@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_model(monkeypatch) -> None:
     """Fail as soon as a model would be loaded."""
-    monkeypatch.setattr(cli_answer, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr(cli_answer, "load_to_write", lambda *_, **__: pytest.fail("it was loaded"))
 
 
 def test_text_and_sources(ask, model, lease_file):

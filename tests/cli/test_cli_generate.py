@@ -374,7 +374,7 @@ def test_a_mistake_does_not_cost_the_wait_for_the_model(run, arguments, monkeypa
     def wait(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr(cli_generate, "load_model", wait)
+    monkeypatch.setattr(cli_generate, "load_to_write", wait)
     refused(run("generate", *arguments))
 
 
@@ -398,7 +398,7 @@ def test_json_can_be_written_where_the_output_is_not_utf8(run, tiny_encoder, mon
 def loaded(default_lm, monkeypatch) -> None:
     """Let the verbs take the default model that tests share."""
     for verb in (cli_demo, cli_generate):
-        monkeypatch.setattr(verb, "load_model", lambda *_, **__: default_lm)
+        monkeypatch.setattr(verb, "load_to_write", lambda *_, **__: default_lm)
 
 
 @pytest.mark.default_model

@@ -18,7 +18,7 @@ from univerb.cli.console import (
     stats_line,
 )
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_to_write
 from univerb.cli.options import DECODING, OUTPUT, AsJson, ModelFlags
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.errors import OptionError, PromptError
@@ -97,7 +97,7 @@ def answer(
     if html and (html.is_dir() or not html.parent.is_dir()):
         raise OptionError(f"--html {str(html)!r} cannot be written. Name a file in a folder.")
     documents = passages.read()
-    lm = load_model(**dict(model))
+    lm = load_to_write(**dict(model))
     note_untrained(lm)
     if passages.corpus:
         from univerb.applications.corpus_profile import calibrated

@@ -13,7 +13,7 @@ from univerb.cli.console import (
     show_warnings,
     stats_line,
 )
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_to_write
 from univerb.cli.options import EngineName
 
 SCENES = (
@@ -37,7 +37,7 @@ def demo(
 
     show_warnings()
     fastest = EngineName.llamacpp if is_installed() else EngineName.torch
-    lm = load_model(engine=engine or fastest)
+    lm = load_to_write(engine=engine or fastest)
     note_untrained(lm)
     for name, prompt in SCENES:
         with as_file(files("univerb") / "assets" / "demo" / name) as path:

@@ -24,7 +24,7 @@ from univerb.cli.console import (
     whole_characters,
 )
 from univerb.cli.flags import Flags, Options, with_flags
-from univerb.cli.loading import load_model
+from univerb.cli.loading import load_to_write
 from univerb.cli.options import (
     DECODING,
     OUTPUT,
@@ -128,7 +128,7 @@ def generate(
     if phrases.real_time and not corpus and not items:
         raise OptionError("--real-time needs phrases to add: give --docs, --corpus or --phrases.")
     find = source.phrase_source([item for item in items if isinstance(item, Document)])
-    lm = load_model(
+    lm = load_to_write(
         **dict(model),
         encoder=bool(corpus or items) or _asks_for_encoder(decoding, model),
     )

@@ -27,11 +27,19 @@ def _with_spinner(load: _Load) -> _Load:
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         with errors.status(f"loading {escape(name)}"), _all_kept():
-            if engine_for(name, options.get("engine"), options.get("gguf")) == "torch":
-                import_transformers()
             return load(name, **options)
 
     return cast(_Load, show_and_load)
+
+
+def _lean(load: _Load) -> _Load:
+    @functools.wraps(load)
+    def import_and_load(name: str = DEFAULT_MODEL, **options: Any) -> Any:  # noqa: ANN401
+        if engine_for(name, options.get("engine"), options.get("gguf")) == "torch":
+            import_transformers()
+        return load(name, **options)
+
+    return cast(_Load, import_and_load)
 
 
 @contextmanager
@@ -46,6 +54,8 @@ def _all_kept() -> Iterator[None]:
 
 
 load_model = _with_spinner(load)
+load_to_write = _with_spinner(_lean(load))
+"""For verbs that only write, which start sooner without what else transformers brings in."""
 
 
 def locate_prepared(name: str, offline: bool | None = None) -> Path | str:
