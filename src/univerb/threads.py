@@ -1,6 +1,8 @@
 """Processors and threads that this process may use."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from univerb.errors import OptionError, shown
@@ -33,3 +35,27 @@ def _core(cpu: int) -> str:
         return siblings.read_text()
     except OSError:
         return str(cpu)
+
+
+@contextmanager
+def brief_spinning(count: int) -> Iterator[None]:
+    """Let the OpenMP runtime that is loaded meanwhile wait by spinning for a moment only.
+
+    By default its threads spin for milliseconds where they meet, hundreds of times a pass: on a
+    machine that has other work as well, a waste of time. What the user has set stays.
+
+    Args:
+        count: How often they look before they sleep.
+
+    Yields:
+        Nothing.
+    """
+    name = "GOMP_SPINCOUNT"
+    if {name, "OMP_WAIT_POLICY"} & {*os.environ}:
+        yield
+        return
+    os.environ[name] = str(count)
+    try:
+        yield
+    finally:
+        del os.environ[name]

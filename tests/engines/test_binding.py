@@ -13,6 +13,7 @@ from tiny_gguf import needs_llamacpp, write_gguf
 from univerb.engines.llamacpp import binding
 from univerb.engines.llamacpp.binding import library
 from univerb.errors import MissingExtra, ModelError
+from univerb.threads import brief_spinning
 
 needs_wheel = pytest.mark.skipif(not find_spec("xllamacpp"), reason="no wheel on this platform")
 
@@ -102,11 +103,11 @@ def test_without_a_package_the_right_one_is_named(monkeypatch, platform, extra):
 def test_threads_spin_briefly_unless_the_user_says_otherwise(monkeypatch):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    with binding._brief_spinning():
+    with brief_spinning(1000):
         assert os.environ["GOMP_SPINCOUNT"] == "1000"
     assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    with binding._brief_spinning():
+    with brief_spinning(1000):
         assert "GOMP_SPINCOUNT" not in os.environ
 
 

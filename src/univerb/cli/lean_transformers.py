@@ -34,28 +34,46 @@ class _DeferredPackage(ModuleType):
 def import_transformers() -> None:
     """Import torch and transformers to generate only, unless transformers is imported already.
 
-    Until the process ends, transformers then takes what was left out for not installed.
+    Until the process ends, transformers then takes what was left out for not installed. What goes
+    wrong here goes wrong for a new version of torch or transformers: both are then imported whole.
     """
     import torch
 
     if "transformers" in sys.modules:
         return
-    _defer("torch._dynamo", **dict.fromkeys(_MARKS, _unmarked))
     is_distributed = torch.distributed.is_available
-    with _hidden(_UNUSED):
-        torch.distributed.is_available = lambda: False
-        try:
-            # It remembers the answer when it first asks.
-            importlib.import_module("transformers").utils.is_torch_distributed_available()
-        finally:
-            torch.distributed.is_available = is_distributed
-        # Its own code would look through the files of all models a second time.
-        _defer("transformers.models")
-        importlib.import_module("transformers.modeling_utils")
-        importlib.import_module("transformers.masking_utils")
-    # Its modules need its own code: who asks for one later gets the package itself.
-    if isinstance(sys.modules["torch._dynamo"], _DeferredPackage):
-        del sys.modules["torch._dynamo"], torch._dynamo
+    try:
+        with _hidden(_UNUSED):
+            _import_lean()
+    except Exception:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+            del sys.modules[name]
+    finally:
+        torch.distributed.is_available = is_distributed
+        _forget_deferred("torch._dynamo")
+
+
+def _import_lean() -> None:
+    import torch
+
+    _defer("torch._dynamo", **dict.fromkeys(_MARKS, _unmarked))
+    torch.distributed.is_available = lambda: False
+    # It remembers the answer when it first asks.
+    importlib.import_module("transformers").utils.is_torch_distributed_available()
+    # Its own code would look through the files of all models a second time.
+    _defer("transformers.models")
+    importlib.import_module("transformers.modeling_utils")
+    importlib.import_module("transformers.masking_utils")
+
+
+def _forget_deferred(package: str) -> None:
+    """Forget a package that was deferred, and its modules, so that who asks gets it whole."""
+    if not isinstance(sys.modules.get(package), _DeferredPackage):
+        return
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        del sys.modules[name]
+    parent, _, name = package.rpartition(".")
+    delattr(sys.modules[parent], name)
 
 
 def _unmarked(function: Any = None, *_: object, **__: object) -> Any:  # noqa: ANN401  (a decorator)

@@ -12,8 +12,11 @@ from univerb.cli.console import errors, escape
 from univerb.cli.lean_transformers import import_transformers
 from univerb.loading import engine_for, load
 from univerb.locations import DEFAULT_MODEL, is_converted, is_gguf, locate
+from univerb.threads import brief_spinning
 
 _Load = TypeVar("_Load", bound=Callable[..., Any])
+_SPINS = 10_000
+"""Less than a millisecond: half as much processor time on a busy machine."""
 
 
 def _with_spinner(load: _Load) -> _Load:
@@ -22,10 +25,6 @@ def _with_spinner(load: _Load) -> _Load:
         # Before torch is imported: a missing model must not cost its import first.
         locate_prepared(name, options.get("offline"))
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        # Threads wait for each other in a loop: for less than a millisecond, not for ten, or a busy
-        # machine does little else.
-        if "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         with errors.status(f"loading {escape(name)}"), _all_kept():
             return load(name, **options)
 
@@ -35,8 +34,11 @@ def _with_spinner(load: _Load) -> _Load:
 def _lean(load: _Load) -> _Load:
     @functools.wraps(load)
     def import_and_load(name: str = DEFAULT_MODEL, **options: Any) -> Any:  # noqa: ANN401
-        if engine_for(name, options.get("engine"), options.get("gguf")) == "torch":
-            import_transformers()
+        # Other models may be quantised, or converted first: they need what is left out.
+        is_usual = name == DEFAULT_MODEL and not (options.get("backbone") or options.get("adapter"))
+        if is_usual and engine_for(name, options.get("engine"), options.get("gguf")) == "torch":
+            with brief_spinning(_SPINS):
+                import_transformers()
         return load(name, **options)
 
     return cast(_Load, import_and_load)

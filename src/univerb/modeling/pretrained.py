@@ -21,7 +21,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from univerb.errors import ModelError, ModelMissing, OptionError, first_line, shown
-from univerb.locations import converted_default, without_hub
+from univerb.locations import cache_directory, converted_default, without_hub
 from univerb.model_folder import refuse_unsafe, weight_files
 from univerb.modeling.parameters import first_not_finite
 
@@ -126,7 +126,8 @@ def _load_weights(
         "attn_implementation": "sdpa" if model_class._supports_sdpa else "eager",
     }
     folder = Path(source["pretrained_model_name_or_path"])
-    if folder == converted_default() and dtype == torch.float32:
+    is_own = folder.parent == cache_directory() and folder == converted_default()
+    if is_own and dtype == torch.float32:
         return _map_weights(auto_class.from_config, config, settings, folder)
     model, report = auto_class.from_pretrained(
         **source,

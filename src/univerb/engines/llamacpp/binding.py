@@ -9,16 +9,14 @@ checked before anything is computed.
 import ctypes
 import functools
 import importlib.util
-import os
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import POINTER, c_bool, c_float, c_int, c_int8, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
 from univerb.errors import MissingExtra, ModelError
+from univerb.threads import brief_spinning
 
 _ERROR = 4
 """llama.cpp's log level of errors."""
@@ -30,6 +28,8 @@ _FITTING = "xllamacpp 2026.10.11549"
 """The version whose layout is declared here; pyproject.toml pins it."""
 _PROCESSOR = {"avx2", "fma", "f16c", "bmi2"}
 """What the wheel was compiled for on x86: a processor without it would end the process."""
+_SPINS = 1000
+"""As fast as the default on an idle machine, up to thirty times as fast on a busy one (0034)."""
 _numbers = POINTER(c_int32)
 
 
@@ -204,7 +204,7 @@ def library() -> Any:  # noqa: ANN401
         MissingExtra: If no package has it.
         ModelError: If it cannot be used on this machine.
     """
-    with _brief_spinning():
+    with brief_spinning(_SPINS):
         try:
             from llama_cpp import llama_cpp as native
         except ImportError:
@@ -214,25 +214,6 @@ def library() -> Any:  # noqa: ANN401
     native.llama_log_set(callback, None)
     native.llama_backend_init()
     return native
-
-
-@contextmanager
-def _brief_spinning() -> Iterator[None]:
-    """Let the OpenMP runtime that is loaded meanwhile wait by spinning for a moment only.
-
-    By default its threads spin for milliseconds where they meet, hundreds of times a pass. On a
-    machine that has other work as well, a pass then takes up to thirty times as long; on an idle
-    one it takes the same time. What the user has set stays.
-    """
-    name = "GOMP_SPINCOUNT"
-    if {name, "OMP_WAIT_POLICY"} & {*os.environ}:
-        yield
-        return
-    os.environ[name] = "1000"
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 def _log_error(level: int, line: bytes, _: object) -> None:
