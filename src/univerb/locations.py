@@ -96,7 +96,7 @@ def converted_default() -> Path:
 
 def is_converted() -> bool:
     """Tell whether the default backbone has been converted, all of it."""
-    names = ("config.json", "tokenizer.json", "model.safetensors")
+    names = ("config.json", "generation_config.json", "tokenizer.json", "model.safetensors")
     return all((converted_default() / name).is_file() for name in names)
 
 

@@ -287,8 +287,8 @@ def test_the_papers_real_time_policy_ends_with_all_phrases(tiny, lease):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("engine", ["torch", pytest.param("llamacpp", marks=needs_llamacpp)])
-def test_verify_on_the_default_model_equals_plain_greedy_on_wikitext(engine, count):
-    lm = univerb.load(engine=engine, threads=1)
+def test_verify_on_the_default_model_equals_plain_greedy_on_wikitext(default_lm, engine, count):
+    lm = default_lm if engine == "torch" else univerb.load(engine=engine, threads=1)
     paragraphs = [
         line.strip()
         for line in (data_directory() / "wikitext103" / "wiki.test.tokens").open()

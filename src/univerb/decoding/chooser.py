@@ -48,7 +48,7 @@ class Chooser:
         self._voting = head if isinstance(head, ConditionalPhraseHead) else None
         if not self._is_atomic and config.tolerance == 0.0:
             self._voting = None
-        self._looks_at_one = sampler.is_greedy and not (self._is_atomic or config.explain)
+        self._needs_no_shares = sampler.is_greedy and not (self._is_atomic or config.explain)
         """Whether nobody asks how likely other choices were."""
         self._counted_seconds = 0.0
         self._no_repeat = config.no_repeat_ngram_size
@@ -69,7 +69,7 @@ class Chooser:
         """
         allowed, masked = self._allowed(state.logits, ids)
         place = Place(*state, ids, max_length)
-        if self._voting is not None and self._looks_at_one:
+        if self._voting is not None and self._needs_no_shares:
             return self._choose_one(place, allowed, masked, self._voting)
         if self._voting is not None:
             place = place._replace(logits=self._voting.voted(place))

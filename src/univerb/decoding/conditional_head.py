@@ -123,6 +123,7 @@ class ConditionalPhraseHead(PhraseHead):
 
     def update(self) -> None:
         """Follow the vocabulary: mask what is gone or banned; where there is a table, encode."""
+        self._has_table = self._has_table or self._lm.has_table(self.vocabulary)
         if self._has_table:
             super().update()
         state = (self.vocabulary.version, self._lm.parameter_version(), self._view)
@@ -142,7 +143,8 @@ class ConditionalPhraseHead(PhraseHead):
             weights = numpy.frombuffer(state.weights) + self._lm.head_bias()
             is_closed = self._banned()[: len(weights)] | ~numpy.frombuffer(state.active, dtype=bool)
             biases = weights.astype(numpy.float32) + self._phrase_bias
-            biases[is_closed] = -numpy.inf
+            # A table that is not there yet had no phrases when it was asked for.
+            biases[is_closed | self._has_table] = -numpy.inf
         self._phrase_biases = biases
         self._open = numpy.flatnonzero(biases > -numpy.inf)
         phrases = [state.phrases[index] for index in self._open.tolist()]

@@ -1,8 +1,9 @@
 """The one decode loop, and its faces: `decode_steps`, `stream`, `generate`, `batch`.
 
 Between `generate()` and the first token: the options are checked and filled from the model's
-profile, the prompt becomes token ids, the phrases are encoded (`Sequence.encode`), the prompt is
-read (`Session.prefill`), and each sequence chooses its first unit (`Sequence.draft`).
+profile, the prompt becomes token ids, the phrases are encoded (`Sequence.encode`; in `unfold` with
+a conditional encoder later, when a choice looks at them), the prompt is read (`Session.prefill`),
+and each sequence chooses its first unit (`Sequence.draft`).
 """
 
 import time
@@ -120,14 +121,14 @@ class Decoder:
         stats = [self.sequences[index].stats for index in self._running] or [
             sequence.stats for sequence in self.sequences
         ]
-        encoding = [each.encode_seconds for each in stats]
+        encoded = sum(each.encode_seconds for each in stats)
         began = time.perf_counter()
         pieces = work()
         seconds = time.perf_counter() - began
-        for each, before in zip(stats, encoding, strict=True):
-            # Phrases that come while a text is written are encoded in a pass but reported apart.
-            without_encoding = seconds - (each.encode_seconds - before)
-            setattr(each, stage, getattr(each, stage) + without_encoding)
+        # What is encoded while texts are written is reported apart, whichever of them needs it.
+        seconds -= sum(each.encode_seconds for each in stats) - encoded
+        for each in stats:
+            setattr(each, stage, getattr(each, stage) + seconds)
         return pieces
 
 

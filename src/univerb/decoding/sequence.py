@@ -216,7 +216,8 @@ class Sequence:
 
     def _add_encode_seconds(self, seconds: float) -> None:
         self.stats.encode_seconds += seconds
-        self.stats.growth_seconds += seconds if self.stats.steps else 0.0
+        is_later = self._config.growth is not None and self.stats.steps > 0
+        self.stats.growth_seconds += seconds if is_later else 0.0
 
     def _max_length(self, ahead: int = 0) -> int:
         """Return how long a phrase may be, in base tokens, `ahead` rows of a pass further."""

@@ -179,7 +179,7 @@ class PhraseEncoder(nn.Module):
         return self._gather(plan(keys), embeddings)
 
     def hidden_states(self, windows: Tensor, embeddings: Embeddings) -> Tensor:
-        """Run the body over windows of one length, (R, S) ids to (R, S, d_e) states."""
+        """Run the body over windows padded to one length, (R, S) ids to (R, S, d_e) states."""
         if self.tokenizer is None:
             output = self.body(inputs_embeds=embeddings.input(windows), use_cache=False)
         else:

@@ -213,6 +213,11 @@ class PhraseModel(ABC):
             table = self._tables[vocabulary]
         return table.sync(vocabulary)
 
+    def has_table(self, vocabulary: DynamicVocabulary) -> bool:
+        """Tell whether a vocabulary has been encoded as a whole."""
+        with self._lock:
+            return vocabulary in self._tables
+
     def check_vocabulary(self, vocabulary: DynamicVocabulary) -> None:
         """Refuse a vocabulary that was made for another LM."""
         if vocabulary.static_size != self.static_size:
