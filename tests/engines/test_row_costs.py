@@ -36,10 +36,15 @@ def measured(monkeypatch, tmp_path):
 
 
 def test_costs_are_those_of_one_row_times_so_much():
-    costs = RowCosts({1: 10.0, 4: 25.0, 8: 20.0})
-    assert [costs(1), costs(2), costs(4), costs(8)] == [1.0, 1.5, 2.5, 2.5]
-    assert costs(16) == 5.0 and costs(64) == 20.0, "beyond the last point, as on average there"
-    assert repr(costs) == "1: 1.00, 4: 2.50, 8: 2.50"
+    costs = RowCosts({1: 10.0, 4: 25.0, 8: 50.0})
+    assert [costs(1), costs(2), costs(4), costs(8)] == [1.0, 1.5, 2.5, 5.0]
+    assert costs(16) == 10.0 and costs(64) == 40.0, "beyond the last point, as on average there"
+    assert repr(costs) == "1: 1.00, 4: 2.50, 8: 5.00"
+
+
+def test_no_pass_costs_more_than_one_over_more_rows():
+    disturbed = RowCosts({1: 30.0, 2: 20.0, 4: 90.0, 8: 40.0})
+    assert [disturbed(rows) for rows in (1, 2, 4, 8)] == [1.0, 1.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}])

@@ -36,7 +36,9 @@ class RowCosts:
                 f"costs of passes are {dict(costs)}. Give positive numbers, that of 1 row among "
                 "them, as in 1:1,8:1.3,32:3.5."
             )
-        relative = numpy.maximum.accumulate(values / values[0])
+        # Noise only ever adds: what more rows cost is a bound for fewer.
+        values = numpy.minimum.accumulate(values[::-1])[::-1]
+        relative = values / values[0]
         every = numpy.arange(1, MAX_ROWS + 1)
         # Beyond the last point, rows cost what they cost there on average.
         beyond = every / rows[-1] * relative[-1]

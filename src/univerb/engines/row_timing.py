@@ -15,7 +15,7 @@ from univerb.files import atomic_write, read_regular
 from univerb.locations import cache_directory
 
 _SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
-_REPEATS = 3
+_REPEATS = 4
 _CONTEXT = 128
 """Tokens before the rows that are timed."""
 _MAX_BYTES = 1 << 16
@@ -53,15 +53,17 @@ def known_costs() -> dict[str, RowCosts]:
 
 
 def measure(session: Session) -> RowCosts:
-    """Time passes over several numbers of rows, the fastest of some repeats of each."""
+    """Time passes over several numbers of rows, the fastest of some repeats of each.
+
+    All costs are relative to a single row's, which is timed most often.
+    """
     session.prefill([[1] * _CONTEXT])
     best = dict.fromkeys(_SIZES, float("inf"))
-    for _ in range(_REPEATS):
-        for rows in _SIZES:
-            began = time.perf_counter()
-            session.step([[1] * rows])
-            best[rows] = min(best[rows], time.perf_counter() - began)
-            session.rewind([rows])
+    for rows in (rows for size in _SIZES * _REPEATS for rows in (1, size)):
+        began = time.perf_counter()
+        session.step([[1] * rows])
+        best[rows] = min(best[rows], time.perf_counter() - began)
+        session.rewind([rows])
     return RowCosts({rows: 1000 * seconds for rows, seconds in best.items()})
 
 
