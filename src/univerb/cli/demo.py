@@ -1,7 +1,8 @@
 """`univerb demo`: the default model writes with the phrases of the demo documents."""
 
+from contextlib import suppress
 from importlib.resources import as_file, files
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,11 @@ from univerb.cli.console import (
 )
 from univerb.cli.loading import load_to_write
 from univerb.cli.options import EngineName
+from univerb.errors import ModelError
+
+if TYPE_CHECKING:
+    from univerb.engines.llamacpp.lm import LlamaCppLM
+    from univerb.modeling.dynamic import DynamicLM
 
 SCENES = (
     ("lease.txt", "The landlord and the tenant agree as follows. The tenant shall"),
@@ -33,11 +39,9 @@ def demo(
     """Continue three prompts, each with the phrases of one demo document."""
     from univerb.decoding.loop import generate
     from univerb.documents.read import read_documents
-    from univerb.engines.llamacpp.binding import is_installed
 
     show_warnings()
-    fastest = EngineName.llamacpp if is_installed() else EngineName.torch
-    lm = load_to_write(engine=engine or fastest)
+    lm = load_to_write(engine=engine) if engine else _load_fastest()
     note_untrained(lm)
     for name, prompt in SCENES:
         with as_file(files("univerb") / "assets" / "demo" / name) as path:
@@ -60,3 +64,13 @@ def demo(
         print_sources(result)
         console.print()
     console.print("Your own documents: [bold]univerb generate PROMPT --docs FILE[/]")
+
+
+def _load_fastest() -> "DynamicLM | LlamaCppLM":
+    from univerb.engines.llamacpp.binding import is_installed
+
+    if is_installed():
+        # It may be there and yet not run on this processor.
+        with suppress(ModelError):
+            return load_to_write(engine=EngineName.llamacpp)
+    return load_to_write(engine=EngineName.torch)
