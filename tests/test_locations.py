@@ -152,7 +152,12 @@ class TestDefaultModel:
         converted_default().mkdir()
         with pytest.raises(ModelMissing):
             locate(DEFAULT_MODEL)
-        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        for name in (
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "model.safetensors",
+        ):
             (converted_default() / name).touch()
         assert locate(DEFAULT_MODEL) == converted_default()
         assert converted_default().parent == tmp_path
