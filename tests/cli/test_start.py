@@ -1,4 +1,4 @@
-"""What `univerb generate` costs before it writes: processor time, memory, and what it imports."""
+"""What `univerb generate` costs before it writes: memory, and what it imports."""
 
 import os
 import re
@@ -52,15 +52,13 @@ MEASURE = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_maxrss, used.ru_utime + used.ru_stime)
+print(used.ru_maxrss)
 """
 
 
 @pytest.mark.default_model
-@pytest.mark.parametrize(
-    ("engine", "max_seconds", "max_megabytes"), [("torch", 3.0, 900), ("llamacpp", 1.5, 400)]
-)
-def test_one_token_is_had_for_little_time_and_memory(engine, max_seconds, max_megabytes):
+@pytest.mark.parametrize(("engine", "max_megabytes"), [("torch", 900), ("llamacpp", 400)])
+def test_one_token_is_had_for_little_memory(engine, max_megabytes):
     pytest.importorskip("resource")
     if engine == "llamacpp" and not is_installed():
         pytest.skip("needs llama.cpp")
@@ -72,10 +70,8 @@ def test_one_token_is_had_for_little_time_and_memory(engine, max_seconds, max_me
     assert ran.returncode == 0
     assert not imported & HEAVY
     assert ("torch" in imported) == (engine == "torch")
-    peak, seconds = map(float, ran.stdout.split())
+    peak = float(ran.stdout)
     assert peak / (1 << 20 if sys.platform == "darwin" else 1 << 10) <= max_megabytes
-    # Of the processor, not of the clock; three times as much, since a busy one is slower.
-    assert seconds <= 3 * max_seconds
 
 
 def test_what_was_left_out_is_there_when_it_is_asked_for():
