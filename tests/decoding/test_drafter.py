@@ -86,6 +86,19 @@ def test_the_longer_match_is_drafted_and_what_was_wrong_no_more():
     assert drafter.draft([9, 2, 3, 4, 3], (4,), 20, 1).source == "text"
 
 
+def test_a_phrase_that_the_text_has_written_before_goes_on_as_it_did():
+    costs = RowCosts({1: 1.0, 32: 1.2})
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]
+    drafter = Drafter(Documents(DynamicVocabulary(100)), costs)
+    draft = drafter.draft(text, (2, 3, 4), 8, 1)
+    assert draft == Draft([5, 6, 7, 8, 9], "text", 4)
+    # It was cut after its first token, and something else came.
+    draft = drafter.draft([*text, 2, 50, 1], (2, 50), 8, 1)
+    assert draft == Draft([1, 2, 50, 1, 2, 50], "text", 3)
+    another = Drafter(Documents(DynamicVocabulary(100)), costs)
+    assert another.draft(text, (2, 9), 8, 1) is None, "the text went on otherwise"
+
+
 def test_there_is_no_draft_without_room():
     documents = Documents(DynamicVocabulary(100, [], [[1, 2, 3, 4, 5, 6, 7, 8]]))
     drafter = Drafter(documents, RowCosts({1: 1.0, 32: 1.0}))

@@ -78,13 +78,10 @@ class Drafter:
         longest = min(room, MAX_ROWS // batch_size) - len(unit)
         if longest < 1:
             return None
-        matches: list[tuple[DraftSource, Match]] = [
-            ("documents", self._documents.find([*ids[-DEPTH:], *unit], longest))
-        ]
-        if len(unit) == 1:
-            self._text.extend(ids[len(self._text) :])
-            self._text.extend(unit)
-            matches.append(("text", self._text.find(longest)))
+        matches: tuple[tuple[DraftSource, Match], ...] = (
+            ("documents", self._documents.find([*ids[-DEPTH:], *unit], longest)),
+            ("text", self._text_after(ids, unit, longest)),
+        )
         best, best_value = None, 0.0
         for source, match in matches:
             rates = self._rates.expected(source, match.length) if match.ids else ()
@@ -93,6 +90,16 @@ class Drafter:
             if count and value > best_value:
                 best, best_value = Draft(match.ids[:count], source, match.length), value
         return best
+
+    def _text_after(self, ids: Sequence[int], unit: Sequence[int], count: int) -> Match:
+        """Return how the text went on where it stood before; a unit's first token is sure."""
+        self._text.extend(ids[len(self._text) :])
+        self._text.extend(unit[:1])
+        rest = len(unit) - 1
+        match = self._text.find(rest + count)
+        if match.ids[:rest] != list(unit[1:]):
+            return Match([], 0)
+        return Match(match.ids[rest:], match.length + rest)
 
     def update(self, draft: Draft, accepted: int) -> None:
         """Learn how many tokens of a draft were accepted; below 0 it was never reached."""
