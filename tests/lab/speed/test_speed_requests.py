@@ -296,7 +296,7 @@ class TestCommand:
         encoder = saved_encoder(tmp_path)
         names = ["hf", "torch-plain", "torch-verify", "torch-verify-wide-8", "llamacpp-plain"]
         systems = [word for name in names for word in ("--system", name)]
-        sizes = ["--limit", 2, "--max-tokens", 6, "--threads", 1, "--workload", "demo"]
+        sizes = ["--limit", 2, "--max-tokens", 16, "--threads", 1, "--workload", "demo"]
         out = tmp_path / "out"
         ran = run(*SPEED, *systems, *sizes, "--model", encoder, "-o", out, "--json")
         assert ran.code == 0, ran.err
@@ -311,6 +311,7 @@ class TestCommand:
         assert [row["system"] for row in simulated] == ["torch-verify", "torch-verify-wide-8"]
         assert list(ran.json["not_measured"]) == ["llamacpp-plain"]
         facts = ("model", "seed", "threads", "timed", "requests", "profile", "processor", "torch")
+        assert ran.json["about"]["row costs"].startswith("given: 1: 1.00")
         assert set(facts) <= set(ran.json["about"])
         assert {path.name for path in out.iterdir()} == {"systems.json", "systems.md"}
         for path in out.iterdir():

@@ -335,3 +335,14 @@ class TestNames:
         monkeypatch.chdir(tmp_path)
         assert find_data() is None
         assert choose_workloads([], None) == ["demo"]
+
+
+def test_a_process_that_has_died_between_two_requests_is_an_error_that_says_so():
+    settings = SystemSettings(model="no-such-model-anywhere", threads=1, context=256, offline=True)
+    process = workers.HostProcess("torch", settings)
+    with pytest.raises(WorkerError):
+        process.wait_until_loaded()
+    process._process.join()  # it ends when it has said why
+    with pytest.raises(WorkerError, match="died"):
+        process.write("torch-plain", Request("demo", "", (1,), (), 4))
+    process.close()

@@ -37,8 +37,8 @@ class SystemsOptions(Options):
     system: tuple[str, ...] = ()
     """A group (float32, float16, llamacpp, simulation) or one system, such as torch-verify.
     Repeatable; by default all."""
-    max_tokens: int = Field(default=128, ge=2)
-    """Base tokens of each request."""
+    max_tokens: int = Field(default=128, ge=16)
+    """Base tokens of each request: more than one phrase or draft has."""
     passages: int = Field(default=3, ge=1, le=1000)
     """Passages of other texts that the phrases of open and law come from."""
 

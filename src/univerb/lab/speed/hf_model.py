@@ -73,4 +73,6 @@ def _packed_twin(lm: DynamicLM, spec: SystemSpec) -> tuple[Any, range] | None:
     output = next(name for name, part in twin.named_children() if part is lm.embeddings.output)
     setattr(twin, lm.model.base_model_prefix, packed.body)
     setattr(twin, output, packed.output)
-    return twin, range(packed.min_rows, _MAX_PREPACKED_ROWS + 1)
+    # A draft is read with the prompt already.
+    drafted = LOOKUP_TOKENS if spec.lookup else 0
+    return twin, range(packed.min_rows, _MAX_PREPACKED_ROWS + drafted + 1)

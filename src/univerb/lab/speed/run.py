@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import univerb
+from univerb.engines.row_costs import assumed_costs
+from univerb.engines.row_timing import known_costs
 from univerb.errors import OptionError, WorkerError
 from univerb.lab.protocols.result_cache import ResultCache
 from univerb.lab.speed.systems import Measurement, SystemSettings
 from univerb.lab.speed.timing import Progress, environment
-from univerb.lab.speed.workers import RunningSystems, running_systems
+from univerb.lab.speed.workers import RunningSystems, running_systems, without_paths
 from univerb.lab.speed.workloads import Request, RequestMaker, make_requests, warm_up_request
 from univerb.threads import processors, thread_count
 
@@ -112,6 +114,14 @@ def _about(lm: "DynamicLM", threads: int) -> dict[str, Any]:
     }
 
 
+def _row_costs() -> str:
+    """Return what drafts were chosen by: as given, or all that this machine has measured."""
+    if given := assumed_costs():
+        return f"given: {given}"
+    known = "; ".join(f"{label} = {costs}" for label, costs in known_costs().items())
+    return f"measured: {without_paths(known)}"
+
+
 def _context(lm: "DynamicLM", requests: Sequence[Request]) -> int:
     """Return the positions that the longest request takes, or refuse it."""
     longest = max(len(request.ids) + request.max_tokens for request in requests)
@@ -155,7 +165,8 @@ def run_systems(
             rounds.append(SpeedRound(request.workload, request.name, len(request.ids), measured))
             if progress:
                 progress("rounds", number, len(plan.requests))
-    return SystemsRun(plan.about, rounds, running.weights, running.failed)
+    about = {"row costs": _row_costs(), **plan.about}
+    return SystemsRun(about, rounds, running.weights, running.failed)
 
 
 def forget_rounds(folder: Path) -> None:
@@ -173,7 +184,7 @@ def _measure(request: Request, running: RunningSystems, number: int) -> dict[str
 
 def _key(plan: SystemsPlan, systems: Sequence[str]) -> str:
     """Return a hash of all that a round depends on but the request."""
-    content = [plan.about, asdict(plan.settings), systems]
+    content = [plan.about, asdict(plan.settings), systems, str(assumed_costs())]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     package = Path(univerb.__file__).parent
     for path in sorted(package.rglob("*.py")):

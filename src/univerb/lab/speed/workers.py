@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -40,7 +40,8 @@ class HostProcess:
 
     def write(self, system: str, request: Request) -> Measurement:
         """Have a system continue a prompt, and wait for the measurement."""
-        self._connection.send((system, request))
+        with suppress(ConnectionError):  # it died; receiving says so
+            self._connection.send((system, request))
         measurement: Measurement = self._receive()
         return measurement
 
