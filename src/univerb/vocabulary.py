@@ -56,7 +56,7 @@ class DynamicVocabulary:
         if static_size < 1:
             raise VocabularyError(f"static_size is {static_size}; it is |V| of the LM, at least 1.")
         self.static_size = static_size
-        self.texts = tuple(texts)
+        self._texts: list[Sequence[int]] = []
         self.version = 0
         """Rises whenever a phrase is added, removed, revived, re-weighted or found once more."""
         self._phrases: list[Phrase] = []
@@ -68,25 +68,32 @@ class DynamicVocabulary:
         self._clock = 0
         self._changes = 0
         self._lock = threading.RLock()
-        self.add(phrases)
+        self._add_all(phrases, tuple(texts))
 
     def add(self, phrases: Iterable[Phrase]) -> list[int]:
         """Add phrases, merging the sources of those that are there already.
 
         Args:
-            phrases: Phrases; one that was removed becomes active again under its old id.
+            phrases: Phrases, or a vocabulary that has them; one that was removed becomes active
+                again under its old id.
 
         Returns:
             The id of each phrase, in order.
         """
+        texts = phrases.texts if isinstance(phrases, DynamicVocabulary) else ()
+        return self._add_all(phrases, texts)
+
+    def _add_all(self, phrases: Iterable[Phrase], texts: Sequence[Sequence[int]]) -> list[int]:
+        """Add phrases, and the texts that they stand in if they stand in any."""
         added = list(phrases) if isinstance(phrases, Iterable) else [phrases]
         for phrase in added:
             self._check(phrase)
         with self._lock:
-            before = self._changes
+            before, size = self._changes, len(self._phrases)
             index = {phrase.ids: i for i, phrase in enumerate(added)}
             is_plain = not self._phrases and len(index) == len(added)
             ids = self._fill(added, index) if is_plain else [self._add(p) for p in added]
+            self._texts += texts or [phrase.ids for phrase in self._phrases[size:]]
             self.version += self._changes > before
         return ids
 
@@ -151,6 +158,12 @@ class DynamicVocabulary:
     def size(self) -> int:
         """Number of phrases that have an id, removed ones included."""
         return len(self._phrases)
+
+    @property
+    def texts(self) -> tuple[Sequence[int], ...]:
+        """Token ids that drafts go on with: of documents, and of phrases that came without any."""
+        with self._lock:
+            return tuple(self._texts)
 
     def snapshot(self, since: int = 0) -> VocabularyState:
         """Return the present state, with the phrases from index `since` on."""

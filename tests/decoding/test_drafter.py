@@ -1,16 +1,20 @@
 """Drafts are what the documents say next; what they hold is found again as phrases."""
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import stir
+from univerb.config import GenerationConfig
 from univerb.decoding.drafter import Documents, Draft, Drafter
+from univerb.decoding.first_token_head import FirstTokenHead
 from univerb.decoding.loop import batch, generate
 from univerb.decoding.naming import longest_phrases
 from univerb.decoding.suffixes import Match
 from univerb.engines.row_costs import RowCosts
-from univerb.phrase import Document, Phrase
+from univerb.phrase import Document, Phrase, Span
 from univerb.vocabulary import DynamicVocabulary
 
 PROMPT = "The tenant shall have"
@@ -40,6 +44,53 @@ def test_documents_are_their_texts_or_else_the_phrases():
 def test_n_grams_go_on_beyond_any_of_them():
     text = list(range(10, 40))
     assert Documents(ngrams(text)).find([1, 2, 12, 13, 14], 20).ids == list(range(15, 35))
+
+
+def test_phrases_and_documents_that_come_later_are_looked_up_beside_the_first(tiny):
+    vocabulary = tiny.vocabulary([Document("the quiet enjoyment of the premises", "a")])
+    documents, size = Documents(vocabulary), vocabulary.size
+    vocabulary.add([Phrase((1, 2, 3, 4), "x")])
+    assert documents.find([1, 2, 3], 5).ids == [4]
+    other = tiny.vocabulary([Document("rent is payable in advance", "b")])
+    vocabulary.add(other)
+    [ids] = other.texts
+    assert documents.find(ids[:2], 9).ids == list(ids[2:11])
+    assert len(vocabulary.texts) == 3 and vocabulary.size > size + 1
+
+
+def test_every_document_is_looked_up_whatever_their_names(tiny):
+    texts = ["the quiet enjoyment of the premises", "rent is payable in advance"]
+    vocabulary = tiny.vocabulary([Document(text) for text in texts])
+    assert len(vocabulary.texts) == 2
+
+
+def test_lines_that_an_editor_wrapped_are_looked_up_as_phrases_have_them(tiny):
+    line = "the tenant shall have the quiet enjoyment of the premises and"
+    vocabulary = tiny.vocabulary([Document(f"{line}\nshall pay the rent", "wrapped")])
+    [ids] = vocabulary.texts
+    assert tiny.tokenizer.decode(ids).strip() == f"{line} shall pay the rent"
+
+
+def test_sequences_of_a_vocabulary_share_what_is_sorted_and_nothing_is_kept(tiny):
+    vocabulary = tiny.vocabulary([Document("the quiet enjoyment of the premises", "a")])
+    one, two = Documents(vocabulary), Documents(vocabulary)
+    assert one._suffixes() is two._suffixes()
+    gone = weakref.ref(vocabulary)
+    del one, two, vocabulary
+    assert gone() is None
+
+
+def test_without_an_encoder_a_listed_phrase_is_proposed_by_its_first_token():
+    vocabulary = DynamicVocabulary(100, [Phrase((1, 2), "x"), Phrase((1, 2, 3), "y")])
+    vocabulary.add([Phrase((5, 6), "z", (Span("a document", 0, 1),))])
+    head = FirstTokenHead(vocabulary, Documents(vocabulary), GenerationConfig(), frozenset())
+    head.update()
+    assert head.proposal([9], 1, 8) == 101, "the longest"
+    assert head.proposal([9], 1, 2) == 100, "that there is room for"
+    vocabulary.remove([101])
+    assert head.proposal([9], 1, 8) == 100
+    assert head.proposal([9], 5, 8) is None, "one token is no match in a document"
+    assert head.proposal([9], 4, 8) is None
 
 
 def test_phrases_that_come_later_are_followed():

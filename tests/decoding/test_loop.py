@@ -1,8 +1,10 @@
 """Budgets, ends, statistics, explanations, threads, and every option with every vocabulary."""
 
+import gc
 import itertools
 import re
 import threading
+import weakref
 
 import pytest
 import torch
@@ -467,3 +469,15 @@ def test_a_phrase_that_is_cut_is_named_up_to_its_last_whole_word_or_number(lm):
                 assert not re.search(r"\s\||\w\|\w|\d[.,]?\|[.,]?\d", seam)
             named.add(first.text.strip())
     assert {"rent of", "rent of 1,500", "rent of 1,500 dollars"} <= named
+
+
+def test_a_stream_that_is_dropped_frees_its_cache_at_once(tiny):
+    pieces = stream(tiny, "the tenant", max_tokens=8, ignore_eos=True)
+    next(pieces)
+    decoder = weakref.ref(pieces._decoder)
+    gc.disable()
+    try:
+        del pieces
+        assert decoder() is None
+    finally:
+        gc.enable()

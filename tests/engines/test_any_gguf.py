@@ -325,3 +325,23 @@ def test_the_default_models_file_alone_writes_what_torch_writes(default_lm):
     assert prompt == default_lm.chat_prompt("Name three colours of the rainbow.")
     ours, theirs = (generate(each, prompt, max_tokens=8).text for each in (lm, default_lm))
     assert ours == theirs
+
+
+def test_a_corpus_with_vectors_needs_an_encoder_and_says_so_first(lm, tmp_path, run):
+    documents = [Document(TEXT, "lease.txt")]
+    with pytest.raises(OptionError, match=r"a phrase encoder, on torch, which .*--no-vectors"):
+        build_corpus(tmp_path / "corpus.uv", documents, lm)
+    (tmp_path / "lease.txt").write_text(TEXT)
+    given = [tmp_path / "lease.txt", "--model", lm.name, "-o", tmp_path / "corpus.uv"]
+    ran = run("index", *given)
+    assert ran.code == 1 and "--no-vectors" in ran.err
+    ran = run("index", *given, "--no-vectors")
+    assert ran.code == 0, ran.err
+    ran = run("calibrate", tmp_path / "corpus.uv", tmp_path / "lease.txt", "--model", lm.name)
+    assert ran.code == 1 and "has no phrase encoder" in ran.err
+
+
+def test_a_file_that_is_given_is_used_whether_or_not_there_is_an_encoder(tmp_path):
+    gone = str(tmp_path / "gone.gguf")
+    with pytest.raises(ModelError, match="gone.gguf"):
+        univerb.load(engine="llamacpp", encoder=False, gguf=gone)

@@ -414,3 +414,30 @@ def agreement(lm, torch_lm, prompts):
 def test_the_tiny_tokenizer_is_the_files(tiny):
     words = sorted(make_tokenizer().get_vocab().items(), key=lambda item: item[1])
     assert tiny.gguf.strings("tokenizer.ggml.tokens") == [word.encode() for word, _ in words]
+
+
+def test_a_finalizer_in_the_middle_of_anything_waits_for_no_lock(tiny):
+    native = tiny.native
+    context = native.acquire(64, 1)
+    with native._lock:  # the garbage collector runs in the thread that has it
+        native.release(context)
+    again = native.acquire(64, 1)
+    assert again is context
+    native.release(again)
+
+
+def test_what_was_loaded_offline_stays_offline(tmp_path, monkeypatch):
+    load_tiny(tmp_path)
+    lm = LlamaCppLM.from_pretrained(
+        str(tmp_path / "encoder"), gguf=tmp_path / "tiny.gguf", threads=1, offline=True
+    )
+    asked = []
+    from_pretrained = DynamicLM.from_pretrained
+
+    def watched(name, **options):
+        asked.append(options["offline"])
+        return from_pretrained(name, **options)
+
+    monkeypatch.setattr(DynamicLM, "from_pretrained", watched)
+    lm.run_encoder([Phrase((5, 6), "x")])
+    assert asked == [True]

@@ -1,5 +1,7 @@
 """What passes cost: measured once, kept, and the same wherever it is given."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from univerb.config import GenerationConfig
@@ -13,13 +15,14 @@ class Clock:
     """A session whose passes take a given time."""
 
     def __init__(self, costs):
-        self.costs, self.now, self.rows = costs, 0.0, 0
+        self.costs, self.now, self.rows, self.longest = costs, 0.0, 0, 0
 
     def prefill(self, prompts):
         self.rows += len(prompts[0])
 
     def step(self, rows):
         self.rows += len(rows[0])
+        self.longest = max(self.longest, self.rows)
         self.now += self.costs(len(rows[0])) / 100
 
     def rewind(self, counts):
@@ -30,6 +33,7 @@ class Clock:
 def measured(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
+    monkeypatch.setattr(row_timing, "_known", {})
     clock = Clock(RowCosts({1: 10.0, 4: 26.0, 32: 200.0}))
     monkeypatch.setattr(row_timing.time, "perf_counter", lambda: clock.now)
     return clock
@@ -54,9 +58,9 @@ def test_costs_that_are_none_are_refused(bad):
 
 
 def test_costs_are_measured_once(measured):
-    first = row_timing.row_costs(lambda: measured, "a model", 2)
+    first = row_timing.row_costs(lambda: measured, 512, "a model", 2)
     assert first(4) == pytest.approx(2.6) and measured.rows == 128, "every pass is taken back"
-    again = row_timing.row_costs(lambda: pytest.fail("measured twice"), "a model", 2)
+    again = row_timing.row_costs(lambda: pytest.fail("measured twice"), 512, "a model", 2)
     assert again.points == first.points
     (known,) = row_timing.known_costs().items()
     assert known[0] == "a model, 2" and known[1].points == first.points
@@ -66,10 +70,37 @@ def test_costs_are_measured_once(measured):
     "content", ["", "[]", "{", '{"costs": {"1": "x"}}', '{"costs": {"2": 1.0}}', "null"]
 )
 def test_a_damaged_file_is_measured_again(measured, tmp_path, content):
-    row_timing.row_costs(lambda: measured, "a model")
-    (path,) = (tmp_path / "row_costs").iterdir()
+    row_timing.row_costs(lambda: measured, 512, "a model")
+    (path,) = (tmp_path / "row_costs").glob("*.json")
     path.write_text(content)
-    assert row_timing.row_costs(lambda: measured, "a model")(4) == pytest.approx(2.6)
+    row_timing._known.clear()  # as another process would find it
+    assert row_timing.row_costs(lambda: measured, 512, "a model")(4) == pytest.approx(2.6)
+
+
+def test_costs_are_measured_once_where_the_cache_cannot_be_written(measured, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("no folder")
+    first = row_timing.row_costs(lambda: measured, 512, "a model")
+    again = row_timing.row_costs(lambda: pytest.fail("measured twice"), 512, "a model")
+    assert first.points == again.points
+
+
+def test_a_process_takes_what_another_one_was_measuring(measured, tmp_path, monkeypatch):
+    taken = RowCosts({1: 1.0, 32: 3.0})
+
+    def other_process_writes(path, busy, wait):
+        path.with_suffix(".json").write_text('{"costs": {"1": 1.0, "32": 3.0}}')
+        return nullcontext()
+
+    monkeypatch.setattr(row_timing, "exclusive_lock", other_process_writes)
+    costs = row_timing.row_costs(lambda: pytest.fail("measured, too"), 512, "a model")
+    assert costs.points == taken.points
+
+
+@pytest.mark.parametrize("context_size", [2, 9, 40, 128, 160])
+def test_a_short_context_is_not_exceeded(measured, context_size):
+    costs = row_timing.measure(measured, context_size)
+    assert measured.longest <= context_size and costs(1) == 1.0
 
 
 def test_costs_can_be_given(monkeypatch, tiny):

@@ -22,7 +22,7 @@ from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.corpus import Corpus
 from univerb.decoding.choice import log_ratio
 from univerb.decoding.text_scores import PhraseScorer, ReadText, TextScores
-from univerb.errors import DocumentError
+from univerb.errors import DocumentError, OptionError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.modeling.likelihood import bits_per_byte, exact_likelihood
 from univerb.phrase import Document
@@ -94,6 +94,11 @@ def calibrate(
     Passages are held-out text: beginnings, each of which retrieves `k` chunks of the corpus, and
     what follows them. `progress` is called with the number of passages that are done, and of all.
     """
+    if not (isinstance(lm, DynamicLM) and lm.has_encoder):
+        raise OptionError(
+            f"{lm.name!r} has no phrase encoder on torch, so there is nothing to calibrate. Use it "
+            "as it is, or train an encoder: univerb train"
+        )
     if not passages:
         raise DocumentError("there is no held-out text to calibrate on. Give longer documents.")
     if corpus.has_vectors:

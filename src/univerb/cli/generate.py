@@ -141,7 +141,7 @@ def generate(
         selection = selected_phrases(
             lm, corpus, text, phrases.k, source.max_phrases, phrases.others
         )
-        vocabulary.add(selection.phrases)
+        vocabulary.add(selection.vocabulary(lm))
         decoding = calibrated(decoding, corpus, lm)
     ids = lm.chat_prompt(text) if chat else text
     growing = decoding

@@ -80,8 +80,12 @@ class CorpusBuilder:
         self._present = self._open()
         self.settings = self._check_settings(settings)
         self._close()
-        if self.settings.vectors and lm is None:
-            raise OptionError("a corpus with vectors needs a model that encodes its phrases.")
+        if self.settings.vectors and not (isinstance(lm, DynamicLM) and lm.has_encoder):
+            raise OptionError(
+                "a corpus with vectors needs a model with a phrase encoder, on torch"
+                f"{f', which {lm.name!r} is not' if lm else ''}. Leave the vectors out "
+                "(vectors=False, --no-vectors), or train an encoder: univerb train"
+            )
 
     def _close(self) -> None:
         if self._present:

@@ -175,10 +175,7 @@ class Corpus:
 
         With `lm.attach(corpus)` the LM takes their vectors from the corpus.
         """
-        selection = self.select(query, lm.tokenizer, k, guards=guards)
-        chunks = lm.tokenizer.encode_all_inside([hit.chunk.text for hit in selection.hits])
-        texts = [chunk.ids for chunk in chunks]
-        return DynamicVocabulary(lm.static_size, selection.phrases, texts)
+        return self.select(query, lm.tokenizer, k, guards=guards).vocabulary(lm)
 
     def vectors(self, keys: Sequence[tuple[int, ...]]) -> tuple[Ints, VectorRows, VectorRows]:
         """Return the indices of those keys that are stored, their input and output vectors."""

@@ -7,7 +7,7 @@ holds becomes a Python object.
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 
@@ -16,9 +16,13 @@ from univerb.corpus.shards import GAP
 from univerb.phrase import Document, Phrase, Span
 from univerb.phrases.guards import Guards
 from univerb.phrases.hashing import Ints, RollingHash
-from univerb.phrases.tokenized import TokenizedText, tokenize_lines
+from univerb.phrases.tokenized import TokenizedText, tokenize_lines, unwrapped
 from univerb.retrieval.base import Hit
 from univerb.tokenizer import Tokenizer
+from univerb.vocabulary import DynamicVocabulary
+
+if TYPE_CHECKING:
+    from univerb.modeling.phrase_model import PhraseModel
 
 
 class Selection(NamedTuple):
@@ -29,6 +33,12 @@ class Selection(NamedTuple):
     """Those that save the most tokens first."""
     stored: int
     """Number of phrases that the corpus has; the others must be encoded."""
+
+    def vocabulary(self, lm: "PhraseModel") -> DynamicVocabulary:
+        """Return the phrases as a vocabulary of an LM, which drafts from the chunks."""
+        texts = [unwrapped(hit.chunk.text) for hit in self.hits]
+        encoded = lm.tokenizer.encode_all_inside(texts)
+        return DynamicVocabulary(lm.static_size, self.phrases, [each.ids for each in encoded])
 
 
 class _Occurrences(NamedTuple):

@@ -5,8 +5,9 @@ before. A draft changes no text: what is kept of it is what would have been chos
 So it need not be likely, only worth its rows (`acceptance`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from univerb.decoding.acceptance import AcceptanceRates, DraftSource, best_length
 from univerb.decoding.suffixes import DEPTH, DocumentSuffixes, Match, TextSuffixes
@@ -26,30 +27,36 @@ class Draft(NamedTuple):
     """Number of tokens that agreed before it."""
 
 
+_sorted: WeakKeyDictionary[DynamicVocabulary, tuple[int, DocumentSuffixes]] = WeakKeyDictionary()
+"""Of each vocabulary, how many phrases it had, and its texts: sequences share them."""
+
+
 class Documents:
     """How a text goes on in a vocabulary's documents; follows the vocabulary."""
 
     def __init__(self, vocabulary: DynamicVocabulary) -> None:
         self._vocabulary = vocabulary
-        self._known = -1
-        self._suffixes = DocumentSuffixes([])
 
     def find(self, ids: Sequence[int], count: int = MAX_ROWS) -> Match:
         """Return how a text goes on in the documents, at most `count` tokens."""
-        if self._known != self._vocabulary.size:
-            self._known = self._vocabulary.size
-            self._suffixes = DocumentSuffixes(list(self._texts()))
-        return self._suffixes.find(ids, count)
+        return self._suffixes().find(ids, count)
 
-    def _texts(self) -> Iterator[Sequence[int]]:
-        """Yield the documents' tokens, or the phrases themselves where no document is known."""
-        left = _MAX_TOKENS
-        texts = self._vocabulary.texts or [p.ids for p in self._vocabulary.snapshot().phrases]
-        for text in texts:
-            yield text[:left]
-            left -= len(text)
-            if left <= 0:
-                return
+    def _suffixes(self) -> DocumentSuffixes:
+        size = self._vocabulary.size
+        known, suffixes = _sorted.get(self._vocabulary, (-1, None))
+        if suffixes is None or known != size:
+            suffixes = DocumentSuffixes(list(_first_tokens(self._vocabulary.texts)))
+            _sorted[self._vocabulary] = size, suffixes
+        return suffixes
+
+
+def _first_tokens(texts: Iterable[Sequence[int]]) -> Iterator[Sequence[int]]:
+    left = _MAX_TOKENS
+    for text in texts:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return
 
 
 class Drafter:

@@ -1,8 +1,9 @@
 """Phrases without vectors: one is scored by its first token, which the LM has chosen.
 
 What is needed where there is no encoder, or no use for it. Of the phrases that begin with a token,
-the documents choose: the one that goes on as they do where the text's last tokens stand. Whether it
-is kept is the LM's to say, token by token.
+the documents choose: the one that goes on as they do where the text's last tokens stand. Phrases of
+no document were listed by somebody who wants them: their first token is enough. Whether one is kept
+is the LM's to say, token by token.
 """
 
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ class FirstTokenHead:
         self._ban = config.ban
         self._eos_ids = eos_ids
         self._max_phrase = 0
+        self._listed: dict[int, list[int]] = {}
+        """By first token, the ids of the phrases that are of no document."""
         self._seen = 0
 
     def update(self) -> None:
@@ -44,6 +47,9 @@ class FirstTokenHead:
         if self._seen < self.vocabulary.size:
             new = self.vocabulary.snapshot(since=self._seen).phrases
             self._max_phrase = max(self._max_phrase, *map(len, new))
+            for unit, phrase in enumerate(new, self.vocabulary.static_size + self._seen):
+                if not phrase.sources:
+                    self._listed.setdefault(phrase.ids[0], []).append(unit)
             self._seen += len(new)
 
     def is_masked(self, index: int) -> bool:
@@ -57,7 +63,9 @@ class FirstTokenHead:
         )
 
     def proposal(self, ids: Sequence[int], token: int, max_length: int) -> int | None:
-        """Return the longest phrase that goes on from a token as the documents do, as its id.
+        """Return the longest phrase that goes on from a token, as its id.
+
+        As the documents do where the text stands in them; otherwise one of no document.
 
         Args:
             ids: Base tokens of prompt and output.
@@ -69,9 +77,15 @@ class FirstTokenHead:
         """
         longest = min(max_length, self._max_phrase)
         match = self._documents.find([*ids[-DEPTH:], token], longest - 1)
-        if match.length < _MIN_MATCH:
-            return None
-        tokens = (token, *match.ids)
-        found = (self.vocabulary.find(tokens[:size]) for size in range(len(tokens), 1, -1))
+        tokens = (token, *match.ids) if match.length >= _MIN_MATCH else ()
+        found = [self.vocabulary.find(tokens[:size]) for size in range(len(tokens), 1, -1)]
         size = self.vocabulary.static_size
-        return next((u for u in found if u is not None and not self.is_masked(u - size)), None)
+        allowed = (u for u in found if u is not None and not self.is_masked(u - size))
+        return next(allowed, None) or self._listed_phrase(token, longest)
+
+    def _listed_phrase(self, token: int, longest: int) -> int | None:
+        """Return the longest phrase of no document that begins with a token, as its id."""
+        size = self.vocabulary.static_size
+        each = [(len(self.vocabulary.phrase(u)), u) for u in self._listed.get(token, ())]
+        allowed = [(n, -u) for n, u in each if 1 < n <= longest and not self.is_masked(u - size)]
+        return -max(allowed)[1] if allowed else None

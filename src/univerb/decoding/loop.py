@@ -234,7 +234,7 @@ class Stream:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._pieces: list[Piece] = []
-        self._iterator = self._run()
+        self._iterator = _collected(decoder, self._pieces)
 
     def __iter__(self) -> abc.Iterator[Piece]:
         return self._iterator
@@ -249,11 +249,14 @@ class Stream:
             pass
         return _result(self._decoder.sequences[0], self._pieces)
 
-    def _run(self) -> abc.Iterator[Piece]:
-        for released in self._decoder.steps():
-            for _, piece in released:
-                self._pieces.append(piece)
-                yield piece
+
+def _collected(decoder: Decoder, pieces: list[Piece]) -> abc.Iterator[Piece]:
+    """Yield pieces as they come, and keep them."""
+    # Not a method: a stream that refers to itself would keep its KV cache when it is dropped.
+    for released in decoder.steps():
+        for _, piece in released:
+            pieces.append(piece)
+            yield piece
 
 
 def resolved_for(lm: PhraseModel, config: GenerationConfig) -> GenerationConfig:

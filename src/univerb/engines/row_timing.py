@@ -5,13 +5,13 @@ import json
 import platform
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from univerb.engines.base import Session
 from univerb.engines.row_costs import RowCosts, assumed_costs
-from univerb.errors import OptionError
-from univerb.files import atomic_write, read_regular
+from univerb.errors import OptionError, UniverbError
+from univerb.files import atomic_write, exclusive_lock, read_regular
 from univerb.locations import cache_directory
 
 _SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
@@ -19,13 +19,18 @@ _REPEATS = 4
 _CONTEXT = 128
 """Tokens before the rows that are timed."""
 _MAX_BYTES = 1 << 16
+_PATIENCE = 60.0
+"""Seconds to wait for a process that is measuring."""
+_known: dict[Path, RowCosts] = {}
+"""What this process has read or measured: also where the cache cannot be written."""
 
 
-def row_costs(begin: Callable[[], Session], *identity: object) -> RowCosts:
+def row_costs(begin: Callable[[], Session], context_size: int, *identity: object) -> RowCosts:
     """Return what passes cost: as given, as measured before, or measured now.
 
     Args:
         begin: Begins a session to measure.
+        context_size: Number of positions that the LM can see.
         *identity: All that costs depend on: the model, the engine, its precision and threads.
 
     Returns:
@@ -34,13 +39,24 @@ def row_costs(begin: Callable[[], Session], *identity: object) -> RowCosts:
     if given := assumed_costs():
         return given
     path = _file(*identity)
-    if known := _read(path):
-        return known
-    costs = measure(begin())
-    with suppress(OSError):  # a cache that cannot be written is no error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps({"for": _words(*identity), "costs": costs.points}))
-    return costs
+    if path not in _known:
+        _known[path] = _read(path) or _measured(path, begin, context_size, _words(*identity))
+    return _known[path]
+
+
+def _measured(path: Path, begin: Callable[[], Session], context_size: int, words: str) -> RowCosts:
+    """Measure and keep what passes cost, one process at a time, so that all draft alike."""
+    with ExitStack() as stack:
+        with suppress(OSError, UniverbError):  # a cache that cannot be written is no error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            busy = UniverbError("another process is measuring for long.")
+            stack.enter_context(exclusive_lock(path.with_suffix(".lock"), busy, _PATIENCE))
+        if known := _read(path):
+            return known
+        costs = measure(begin(), context_size)
+        with suppress(OSError):
+            atomic_write(path, json.dumps({"for": words, "costs": costs.points}))
+        return costs
 
 
 def known_costs() -> dict[str, RowCosts]:
@@ -52,14 +68,16 @@ def known_costs() -> dict[str, RowCosts]:
     return known
 
 
-def measure(session: Session) -> RowCosts:
+def measure(session: Session, context_size: int) -> RowCosts:
     """Time passes over several numbers of rows, the fastest of some repeats of each.
 
     All costs are relative to a single row's, which is timed most often.
     """
-    session.prefill([[1] * _CONTEXT])
-    best = dict.fromkeys(_SIZES, float("inf"))
-    for rows in (rows for size in _SIZES * _REPEATS for rows in (1, size)):
+    before = max(1, min(_CONTEXT, context_size - _SIZES[-1]))
+    sizes = [size for size in _SIZES if before + size <= context_size]
+    session.prefill([[1] * before])
+    best = dict.fromkeys(sizes, float("inf"))
+    for rows in (rows for size in sizes * _REPEATS for rows in (1, size)):
         began = time.perf_counter()
         session.step([[1] * rows])
         best[rows] = min(best[rows], time.perf_counter() - began)

@@ -19,6 +19,7 @@ from univerb.modeling.vector_cache import VectorCache
 from univerb.phrase import Document, Phrase
 from univerb.phrases.collection import PhraseItem, collect_phrases
 from univerb.phrases.ngrams import PhraseSource
+from univerb.phrases.tokenized import unwrapped
 from univerb.tokenizer import Tokenizer, check_text
 from univerb.vocabulary import DynamicVocabulary
 
@@ -189,12 +190,13 @@ class PhraseModel(ABC):
 
     def _texts(self, items: Iterable[PhraseItem], phrases: Sequence[Phrase]) -> list[Sequence[int]]:
         """Return the tokens of documents, and of the phrases that are in none of them."""
-        documents = {item.name: item.text for item in items if isinstance(item, Document)}
+        documents = [item for item in items if isinstance(item, Document)]
         if not documents:
             return []
-        others = [p.ids for p in phrases if not any(s.document in documents for s in p.sources)]
-        encoded = self.tokenizer.encode_all_inside(list(documents.values()))
-        return [*(each.ids for each in encoded), *others]
+        names = {document.name for document in documents}
+        others = [p.ids for p in phrases if not any(s.document in names for s in p.sources)]
+        texts = [unwrapped(document.text) for document in documents]
+        return [*(each.ids for each in self.tokenizer.encode_all_inside(texts)), *others]
 
     def encode(self, vocabulary: DynamicVocabulary) -> TableView | None:
         """Turn a vocabulary's phrases into vectors: the step between phrases and decoding.

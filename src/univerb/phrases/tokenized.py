@@ -150,6 +150,12 @@ class TokenizedText:
                 yield first, last
 
 
+def unwrapped(text: str) -> str:
+    """Return a text whose lines an editor wrapped as the lines that they were."""
+    # A break that becomes a space keeps its length, so offsets stay valid.
+    return _SOFT_BREAK.sub(r"\1 ", text)
+
+
 def tokenize_lines(
     document: Document, tokenizer: Tokenizer, guards: Guards | None = None
 ) -> TokenizedText:
@@ -157,8 +163,7 @@ def tokenize_lines(
 
     Lines that an editor wrapped count as one; lines without text are left out.
     """
-    # A break that becomes a space keeps its length, so offsets stay valid.
-    text = _SOFT_BREAK.sub(r"\1 ", document.text)
+    text = unwrapped(document.text)
     lines = [line for line in map(_stripped, _LINE.finditer(text)) if line[0]]
     try:
         encoded = tokenizer.encode_all_inside([line for line, _ in lines])

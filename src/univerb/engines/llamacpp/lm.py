@@ -67,8 +67,10 @@ class LlamaCppLM(PhraseModel):
         encoder: StoredEncoder | None,
         name: str,
         threads: int,
+        offline: bool | None = None,
     ) -> None:
         self.gguf = gguf
+        self._offline = offline
         self._parts = parts
         self._encoder = encoder
         super().__init__(parts.tokenizer, encoder.profile if encoder else TRAINING_FREE, name)
@@ -101,7 +103,7 @@ class LlamaCppLM(PhraseModel):
             path = Path(name).expanduser()
             file = _opened(path)
             return cls(file, parts_inside(file), None, str(path.resolve()), count)
-        if not encoder and name == DEFAULT_MODEL:
+        if not encoder and name == DEFAULT_MODEL and gguf is None:
             file = as_q8_0(default_file(name, name))
             return cls(file, parts_inside(file), None, name, count)
         folder, full_name = find_encoder(name)
@@ -118,7 +120,7 @@ class LlamaCppLM(PhraseModel):
         else:
             file = _opened(Path(gguf).expanduser())
         parts = parts_beside(file, stored.card, tokens)
-        return cls(file, parts, stored if encoder else None, full_name, count)
+        return cls(file, parts, stored if encoder else None, full_name, count, offline)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -227,7 +229,7 @@ class LlamaCppLM(PhraseModel):
         from univerb.modeling.dynamic import DynamicLM
         from univerb.modeling.encoder import Embeddings
 
-        encoder = DynamicLM.from_pretrained(self.name).encoder
+        encoder = DynamicLM.from_pretrained(self.name, offline=self._offline).encoder
         # The file's own rows: what vectors depend on is what the fingerprint says.
         names = dict.fromkeys((INPUT, self.output_name))
         matrices = [torch.from_numpy(self.gguf.rows(name, slice(None))) for name in names]

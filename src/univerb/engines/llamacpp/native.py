@@ -8,7 +8,9 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import numpy
 from numpy.typing import NDArray
@@ -74,6 +76,7 @@ class NativeModel:
         self.prefixes: PrefixStore[tuple[int, Bytes]] = PrefixStore()
         """Of each of the last prompts, its number of rows and their part of the KV cache."""
         self._idle: list[Context] = []
+        self._released: SimpleQueue[Context] = SimpleQueue()
         self._lock = threading.Lock()
 
     def acquire(self, cells: int, sequences: int) -> "Context":
@@ -87,6 +90,7 @@ class NativeModel:
             The context.
         """
         with self._lock:
+            self._take_back()
             large = [c for c in self._idle if c.cells >= cells and c.sequences >= sequences]
             if large:
                 context = min(large, key=lambda candidate: candidate.cells)
@@ -97,12 +101,26 @@ class NativeModel:
         return Context(self, min(roomy, max(cells, sequences * self.context_size)), sequences)
 
     def release(self, context: "Context") -> None:
-        """Put a context into the pool; the smallest is freed if there are too many."""
-        context.clear()
-        with self._lock:
-            self._idle.append(context)
-            if len(self._idle) > _MAX_IDLE:
-                self._idle.remove(min(self._idle, key=lambda candidate: candidate.cells))
+        """Put a context into the pool; the smallest is freed if there are too many.
+
+        Finalizers call this, in the middle of anything: it never waits for a lock.
+        """
+        self._released.put(context)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def _take_back(self) -> None:
+        """Sort in what was released; the caller has the lock."""
+        with suppress(Empty):
+            while True:
+                context = self._released.get_nowait()
+                context.clear()
+                self._idle.append(context)
+        for _ in range(len(self._idle) - _MAX_IDLE):
+            self._idle.remove(min(self._idle, key=lambda candidate: candidate.cells))
 
 
 class Context:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy
 
@@ -53,7 +54,8 @@ class LlamaCppEngine:
         """Return what passes over several rows cost."""
         lm = self._lm
         identity = (lm.gguf.cache_key(), lm.threads)
-        return row_costs(lambda: LlamaCppSession(lm, False), "llamacpp", *identity)
+        begin = partial(LlamaCppSession, lm, False)
+        return row_costs(begin, lm.context_size, "llamacpp", *identity)
 
     def session(
         self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True

@@ -58,7 +58,7 @@ class TorchEngine:
         def begin() -> TorchSession:
             return TorchSession(self._lm, dtype=config.dtype, has_phrases=True)
 
-        return row_costs(begin, "torch", torch.__version__, *identity)
+        return row_costs(begin, self._lm.context_size, "torch", torch.__version__, *identity)
 
     def session(
         self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True

@@ -35,8 +35,8 @@ NOTES = (
     "llama-cpp-python have it by default (two tokens, ten drafted): HF's own loop, and "
     "`torch-lookup`, `llamacpp-lookup` restated over univerb's sessions, which spares HF's "
     "overhead.",
-    "HF's prompt lookup drafts with the prompt already, so that the prompt's own pass, which is not "
-    "counted, may give it several tokens; all others have one from it.",
+    "HF's prompt lookup drafts with the prompt already: the prompt's own pass, which is not "
+    "counted, may give it several tokens. All others have one from it.",
     "float16: matrices packed in half precision, sums in float32, for all of the group; prompts of "
     "more than 64 tokens are read in float32 by all.",
     "llamacpp-plain-as-shipped is what the file alone gives: the GGUF file as it is installed, to "
