@@ -45,12 +45,12 @@ class Documents:
         size = self._vocabulary.size
         known, suffixes = _sorted.get(self._vocabulary, (-1, None))
         if suffixes is None or known != size:
-            suffixes = DocumentSuffixes(list(_first_tokens(self._vocabulary.texts)))
+            suffixes = DocumentSuffixes(list(_beginnings(self._vocabulary.texts)))
             _sorted[self._vocabulary] = size, suffixes
         return suffixes
 
 
-def _first_tokens(texts: Iterable[Sequence[int]]) -> Iterator[Sequence[int]]:
+def _beginnings(texts: Iterable[Sequence[int]]) -> Iterator[Sequence[int]]:
     left = _MAX_TOKENS
     for text in texts:
         yield text[:left]
