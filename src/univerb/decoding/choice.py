@@ -86,12 +86,10 @@ def choose(
         The unit.
     """
     if phrases is None:
-        tokens = [unit for unit in seen if unit < len(logits)]
-        return Choice(sampler.pick(sampler.filtered(allowed, tokens)), logits)
+        return Choice(_picked_token(allowed, sampler, seen), logits)
     if phrases.shares:
         if sampler.is_greedy:
-            tokens = [unit for unit in seen if unit < len(logits)]
-            token = sampler.pick(sampler.filtered(allowed, tokens))
+            token = _picked_token(allowed, sampler, seen)
             share = phrases.shares.get(token)
             index = share.greedy if share else None
             unit = token if index is None else len(logits) + index
@@ -102,6 +100,13 @@ def choose(
     if sampler.filters:
         both = sampler.filtered(both, _columns(seen, len(logits), phrases))
     return Choice(_unit(sampler.pick(both), len(logits), phrases), logits, phrases)
+
+
+def _picked_token(allowed: Floats, sampler: Sampler, seen: Sequence[int]) -> int:
+    """Choose one of the tokens."""
+    # Only filters ask what was seen, and it is long.
+    tokens = [unit for unit in seen if unit < len(allowed)] if sampler.filters else []
+    return sampler.pick(sampler.filtered(allowed, tokens))
 
 
 def accepted_tokens(filtered: Floats, tolerance: float) -> Ints:

@@ -3,15 +3,18 @@
 import gzip
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from conftest import TEXT, make_circling, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
 from univerb.applications import answer as answer_module
+from univerb.decoding.loop import generate
 from univerb.documents.chunks import Chunk
 from univerb.errors import DocumentError, MissingExtra, ModelMissing, OptionError
 from univerb.lab.protocols.passages import is_held_out
+from univerb.lab.speed import workloads
 from univerb.lab.speed.hosts import UniverbHost, gguf_precision, load_host, prompt_lookup
 from univerb.lab.speed.parts import time_part
 from univerb.lab.speed.run import make_plan
@@ -133,7 +136,30 @@ class TestWorkloads:
 
     def test_too_short(self, make):
         write_lines(make.data / "wiki/valid.jsonl.gz", [{"id": "s", "title": "S", "text": "Hi"}])
-        with pytest.raises(DocumentError, match="no text of more than 64 tokens"):
+        with pytest.raises(DocumentError, match="no prompt of more than 64 tokens"):
+            make_requests("open", make)
+
+    def test_a_request_ends_where_the_plain_text_does_and_short_ones_are_left_out(
+        self, data, monkeypatch
+    ):
+        monkeypatch.setattr(workloads, "_SHORTEST", 2)
+        lm = DynamicLM.wrap(make_circling(), make_tokenizer())
+        make = RequestMaker(lm, data, limit=5, max_tokens=30, passages=2)
+        endless = make_requests("open", make)
+        assert {request.max_tokens for request in endless} == {30}
+        written = generate(lm, endless[0].ids, max_tokens=30).pieces
+        end = written[4].ids[0]
+        lm.model.generation_config.eos_token_id = end
+        told: list[tuple[int, int]] = []
+        requests = make_requests("open", make, lambda _, done, total: told.append((done, total)))
+        assert told == [(done, 5) for done in range(1, len(requests) + 1)]
+        assert requests[0].ids == endless[0].ids
+        for request in requests:
+            text = generate(lm, request.ids, max_tokens=30, ignore_eos=True)
+            ids = [token for piece in text.pieces for token in piece.ids]
+            assert request.max_tokens == ids.index(end) >= 2
+        monkeypatch.setattr(workloads, "_SHORTEST", 20)
+        with pytest.raises(DocumentError, match="after which the plain LM writes 20 tokens"):
             make_requests("open", make)
 
     def test_missing_data_is_named(self, data):
@@ -165,6 +191,23 @@ class TestSystems:
             assert min(cost.prefill, cost.decode) > 0 and (cost.encode > 0) == bool(spec.mode)
             assert cost.total == pytest.approx(cost.encode + cost.prefill + cost.decode)
             assert (cost.phrases > 0) == bool(spec.mode)
+            if spec.dtype == "float32" and spec.mode in (None, "verify"):
+                assert cost.ids == measured["hf"].ids, name
+
+    @pytest.mark.parametrize("make_model", [make_gpt2, make_circling])
+    def test_repetition_control_is_the_same_for_all(self, make_model, request_):
+        lm = stir(DynamicLM.wrap(make_model(), make_tokenizer()))
+        host = UniverbHost(lm, no_repeat_ngram_size=2)
+        request = replace(request_, max_tokens=30)
+        measured = {name: host.write(SYSTEMS[name], request) for name in TORCH}
+        free = UniverbHost(lm).write(SYSTEMS["torch-plain"], request)
+        assert measured["hf"].ids != free.ids
+        for name, cost in measured.items():
+            ids = [*request.ids, *cost.ids]
+            before = set(pairwise(request.ids))
+            written = list(pairwise(ids[len(request.ids) - 1 :]))
+            assert len(set(written) - before) == len(written), name
+            spec = SYSTEMS[name]
             if spec.dtype == "float32" and spec.mode in (None, "verify"):
                 assert cost.ids == measured["hf"].ids, name
 
@@ -350,10 +393,12 @@ class TestPlans:
         with pytest.raises(OptionError, match="threads is 4096"):
             make_plan(["demo"], ["hf"], make, threads=4096)
 
-    def test_a_text_that_does_not_fit_is_refused(self, lm):
+    def test_a_text_ends_where_the_context_does(self, lm):
         make = RequestMaker(lm, Path("gone"), 1, lm.context_size, 3)
-        with pytest.raises(OptionError, match=r"positions; .* Lower --max-tokens"):
-            make_plan(["demo"], ["hf"], make)
+        plan = make_plan(["demo"], ["hf"], make)
+        [request] = plan.requests
+        assert len(request.ids) + request.max_tokens <= lm.context_size
+        assert plan.settings.context <= lm.context_size
 
     def test_the_warm_up_is_not_measured(self, lm):
         plan = make_plan(["demo"], ["hf"], RequestMaker(lm, Path("gone"), 4, 16, 3))

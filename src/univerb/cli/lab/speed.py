@@ -41,6 +41,8 @@ class SystemsOptions(Options):
     """Base tokens of each request: more than one phrase or draft has."""
     passages: int = Field(default=3, ge=1, le=1000)
     """Passages of other texts that the phrases of open and law come from."""
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    """Write no n-gram of this size twice, whatever the system; 0 allows all."""
 
 
 @with_flags
@@ -102,9 +104,16 @@ def _time_systems(
     from univerb.lab.speed.run import make_plan, run_systems
 
     lm = load_model(model.name, engine="torch", offline=model.offline)
-    make = RequestMaker(lm, data or Path(), limit, options.max_tokens, options.passages)
-    plan = make_plan(workloads, names, make, model.threads, model.offline)
-    # Systems load the model for themselves; this copy has made the prompts.
-    del lm, make
+    make = RequestMaker(
+        lm,
+        data or Path(),
+        limit,
+        options.max_tokens,
+        options.passages,
+        options.no_repeat_ngram_size,
+    )
     with progress_bars() as tell:
+        plan = make_plan(workloads, names, make, model.threads, model.offline, tell)
+        # Systems load the model for themselves; this copy has made the prompts.
+        del lm, make
         return report_systems(run_systems(plan, out, tell))

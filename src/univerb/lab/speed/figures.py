@@ -23,7 +23,8 @@ NOTES = (
     "Inside the timed part: encoding of phrases, prefill, decoding, and all that a request needs "
     "besides. Outside: loading, retrieval, and the finding of phrases. Nothing is kept from one "
     "request to the next: prefix caches are off and phrase vectors forgotten, for all alike.",
-    "All decode greedily and ignore the end token, so that all write the same number of tokens.",
+    "All decode greedily, under the same repetition control, and write as many tokens as the plain "
+    "LM (torch) writes until its text ends; they ignore the end token, so that all write as many.",
     "Seconds are medians over prompts, so parts need not add up. Ratios are taken within a round: "
     "the median over prompts, and the 90 % interval of that median by a paired bootstrap (2,000 "
     "draws of prompts, seed 0); range: the lowest and the highest prompt.",

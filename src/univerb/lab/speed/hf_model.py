@@ -17,8 +17,12 @@ from univerb.modeling.dynamic import DynamicLM
 class HFModel:
     """HF `generate` on a twin of the LM's model, with torch's own kernels or the prepacked ones."""
 
-    def __init__(self, lm: DynamicLM, spec: SystemSpec) -> None:
-        self._lookup = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if spec.lookup else {}
+    def __init__(self, lm: DynamicLM, spec: SystemSpec, no_repeat_ngram_size: int = 0) -> None:
+        self._options: dict[str, int] = {}
+        if spec.lookup:
+            self._options["prompt_lookup_num_tokens"] = LOOKUP_TOKENS
+        if no_repeat_ngram_size:
+            self._options["no_repeat_ngram_size"] = no_repeat_ngram_size
         self._ends: list[float] = []
         self._rows: list[int] = []
         model = lm.model
@@ -48,7 +52,7 @@ class HFModel:
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=request.max_tokens,
             do_sample=False,
-            **self._lookup,
+            **self._options,
         )
         ids = written[0, len(request.ids) :].tolist()
         return Measurement.plain(ids, began, self._ends[0], self._rows[1:])

@@ -1,7 +1,8 @@
 """Models that are ready to write, and the systems that run on them.
 
-All systems decode greedily, ignore the end token and write exactly the requested number of base
-tokens. Nothing is taken over from one request to the next: neither prefixes nor phrase vectors.
+All systems decode greedily, under the same repetition control, ignore the end token and write
+exactly the requested number of base tokens. Nothing is taken over from one request to the next:
+neither prefixes nor phrase vectors.
 """
 
 import re
@@ -14,8 +15,10 @@ from typing import Any
 import numpy
 
 from univerb.config import GenerationConfig
+from univerb.decoding.repetition import repeated_tokens
+from univerb.engines.base import Floats
 from univerb.engines.row_costs import assume
-from univerb.errors import MissingExtra, ModelMissing
+from univerb.errors import MissingExtra, ModelMissing, OptionError
 from univerb.lab.speed.simulation import free_rows
 from univerb.lab.speed.systems import (
     HALF,
@@ -56,14 +59,19 @@ def load_host(name: HostName, settings: SystemSettings) -> "UniverbHost | LlamaC
         options["encoder"] = False
     if name.endswith("as-shipped"):
         options["gguf"] = str(_shipped_gguf())
-    return UniverbHost(load(settings.model, **options))
+    return UniverbHost(load(settings.model, **options), settings.no_repeat_ngram_size)
 
 
 class UniverbHost:
     """An LM of univerb's, with either engine."""
 
-    def __init__(self, lm: Any) -> None:  # noqa: ANN401  (a PhraseModel with its engine's parts)
+    def __init__(
+        self,
+        lm: Any,  # noqa: ANN401  (a PhraseModel with its engine's parts)
+        no_repeat_ngram_size: int = 0,
+    ) -> None:
         self._lm = lm
+        self._no_repeat = no_repeat_ngram_size
         self._is_torch = lm.engine == "torch"
         self.weights = "" if self._is_torch else gguf_precision(lm.gguf.path)
 
@@ -72,7 +80,7 @@ class UniverbHost:
         if spec.way == "hf":
             from univerb.lab.speed.hf_model import HFModel
 
-            return HFModel(self._lm, spec).write(request)
+            return HFModel(self._lm, spec, self._no_repeat).write(request)
         with ExitStack() as stack:
             if self._is_torch and spec.dtype == HALF:
                 stack.enter_context(_half_precision())
@@ -91,20 +99,29 @@ class UniverbHost:
         session = engine.session(config, has_phrases=self._is_torch, needs_states=False)
         began = time.perf_counter()
         [output] = session.prefill([request.ids])
-        ids = [int(output.logits[-1].argmax())]
+        ids = [self._best(output.logits[-1], request.ids)]
         first = time.perf_counter()
         pass_rows: list[int] = []
         while len(ids) < request.max_tokens:
             room = request.max_tokens - len(ids) - 1
             draft = prompt_lookup([*request.ids, *ids])[:room] if spec.lookup else []
             [output] = session.step([[ids[-1], *draft]])
-            best = output.logits.argmax(axis=1).tolist()
-            agree = [a == b for a, b in zip(draft, best, strict=False)]
-            accepted = [*agree, False].index(False)
+            accepted = 0
+            for logits, drafted in zip(output.logits, [*draft, None], strict=True):
+                ids.append(self._best(logits, [*request.ids, *ids]))
+                if ids[-1] != drafted:
+                    break
+                accepted += 1
             session.rewind([len(draft) - accepted])
-            ids += best[: accepted + 1]
             pass_rows.append(len(draft) + 1)
         return Measurement.plain(ids, began, first, pass_rows)
+
+    def _best(self, logits: Floats, ids: Sequence[int]) -> int:
+        """Return the best token that may follow."""
+        if self._no_repeat:
+            logits = logits.copy()
+            logits[list(repeated_tokens(list(ids), self._no_repeat))] = -numpy.inf
+        return int(logits.argmax())
 
     def _decode(self, spec: SystemSpec, request: Request) -> Measurement:
         """Decode with phrases, as `univerb generate` does."""
@@ -126,6 +143,7 @@ class UniverbHost:
             ignore_eos=True,
             prefix_cache=False,
             drafts=True,
+            no_repeat_ngram_size=self._no_repeat,
             **options,
         )
         stats = decoder.sequences[0].stats
@@ -148,6 +166,8 @@ class LlamaCppPythonHost:
     """llama-cpp-python's own loop with its own n-gram drafts, on the file that univerb reads."""
 
     def __init__(self, settings: SystemSettings) -> None:
+        if settings.no_repeat_ngram_size:
+            raise OptionError("llama-cpp-python has no no_repeat_ngram_size. Leave it out.")
         try:
             from llama_cpp import Llama
             from llama_cpp.llama_speculative import LlamaPromptLookupDecoding

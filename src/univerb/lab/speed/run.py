@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import univerb
 from univerb.engines.row_costs import assumed_costs
 from univerb.engines.row_timing import known_costs
-from univerb.errors import OptionError, WorkerError
+from univerb.errors import WorkerError
 from univerb.lab.protocols.result_cache import ResultCache
 from univerb.lab.speed.systems import Measurement, SystemSettings
 from univerb.lab.speed.timing import Progress, environment
@@ -72,6 +72,7 @@ def make_plan(
     make: RequestMaker,
     threads: int | None = None,
     offline: bool | None = None,
+    progress: Progress | None = None,
 ) -> SystemsPlan:
     """Make the requests of workloads.
 
@@ -81,23 +82,26 @@ def make_plan(
         make: What requests are made with.
         threads: For each system; by default one per core.
         offline: Never contact the Hub.
+        progress: Called after each request.
 
     Returns:
         The plan.
 
     Raises:
-        OptionError: If there are fewer processors than threads, or the text would not fit.
+        OptionError: If there are fewer processors than threads.
     """
     threads = len(processors()) if threads is None else thread_count(threads)
-    requests = [request for name in workloads for request in make_requests(name, make)]
+    requests = [own for name in workloads for own in make_requests(name, make, progress)]
+    context, no_repeat = _context(make.lm, requests), make.no_repeat_ngram_size
     return SystemsPlan(
         requests=requests,
         warm_up=warm_up_request(make.lm),
         systems=systems,
-        settings=SystemSettings(make.lm.name, threads, _context(make.lm, requests), offline),
+        settings=SystemSettings(make.lm.name, threads, context, offline, no_repeat),
         about={
             "requests": f"{make.limit} of each workload at most, {make.max_tokens} base tokens "
             f"each at most, {make.passages} retrieved passages",
+            "repetition control": f"no_repeat_ngram_size {no_repeat}" if no_repeat else "none",
             **_about(make.lm, threads),
         },
     )
@@ -123,13 +127,8 @@ def _row_costs() -> str:
 
 
 def _context(lm: "DynamicLM", requests: Sequence[Request]) -> int:
-    """Return the positions that the longest request takes, or refuse it."""
+    """Return the positions that the longest request takes."""
     longest = max(len(request.ids) + request.max_tokens for request in requests)
-    if longest > lm.context_size:
-        raise OptionError(
-            f"a prompt and its text take {longest} positions; {lm.name!r} has "
-            f"{lm.context_size}. Lower --max-tokens."
-        )
     return min(-(-longest // _BLOCK) * _BLOCK, lm.context_size)
 
 

@@ -151,6 +151,8 @@ class SystemSettings:
     context: int
     """Positions that the longest request takes."""
     offline: bool | None = None
+    no_repeat_ngram_size: int = 0
+    """Repetition control, the same for all; 0 is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,24 @@
 """The requests that systems are timed on: prompts, and the passages that phrases come from.
 
-Passages are retrieved here, before anything is timed. Nothing here imports torch before it is
-needed: worker processes read this module.
+Passages are retrieved here, before anything is timed, and the plain LM writes each text once: a
+request ends where that does, since what would come after the end of an answer is no answer. Nothing
+here imports torch before it is needed: worker processes read this module.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import as_file, files
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.read import read_documents
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.lab.data import DATA
 from univerb.lab.protocols.passages import is_held_out
+from univerb.lab.speed.timing import Progress
 from univerb.phrase import Document
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _MIN_TOKENS = 64
 """Of a summary, however short the article's own first paragraph is."""
 _ARTICLE_ROOM = 1024
 """Tokens of a prompt that holds an article: longer articles lose their ends."""
+_SHORTEST = 32
+"""Tokens of a text that is worth timing: others end too early."""
 _REPORTED_ARTICLES = 300
 _FIRST_QUESTION, _LAST_QUESTION = 40, 199
 """Others are for development."""
@@ -45,6 +48,7 @@ _MAX_CHARACTERS = 64
 """Of a token: more of a long text need not be tokenised for its beginning."""
 Find = Callable[[Document, str], tuple[Chunk, ...]]
 """Returns the passages for a text, of which the LM sees only the prompt."""
+Item = TypeVar("Item")
 _WARM_UP = "It was the first of its kind, and it was soon followed by others in the same country."
 
 
@@ -78,23 +82,26 @@ class RequestMaker:
     """Base tokens that a request writes at most."""
     passages: int
     """Passages that are retrieved for a text's beginning."""
+    no_repeat_ngram_size: int = 0
+    """Of all systems, hence of the plain LM's text, too."""
 
 
-def _open_requests(make: RequestMaker) -> list[Request]:
+def _open_requests(make: RequestMaker) -> Iterator[Request | None]:
     find = _search(read_documents(make.data / _OTHER_ARTICLES), make.passages)
-    return _spread(partial(_continue, make, "open", find), _reported_articles(make), make.limit)
+    articles = _spread(_reported_articles(make), make.limit)
+    return map(partial(_continue, make, "open", find), articles)
 
 
-def _law_requests(make: RequestMaker) -> list[Request]:
+def _law_requests(make: RequestMaker) -> Iterator[Request | None]:
     acts = read_documents(make.data / _ACTS)
     find = _search((act for act in acts if not is_held_out(act.name)), make.passages)
-    held_out = [act for act in acts if is_held_out(act.name)]
-    return _spread(partial(_continue, make, "law", find), held_out, make.limit)
+    held_out = _spread([act for act in acts if is_held_out(act.name)], make.limit)
+    return map(partial(_continue, make, "law", find), held_out)
 
 
-def _demo_requests(make: RequestMaker) -> list[Request]:
+def _demo_requests(make: RequestMaker) -> Iterator[Request | None]:
     request = partial(_continue, make, DEMO, lambda text, _: (_whole(text),), size=_DEMO_PROMPT)
-    return list(islice(filter(None, map(request, demo_documents())), make.limit))
+    return map(request, demo_documents())
 
 
 def _continue(
@@ -110,15 +117,15 @@ def _continue(
     return Request(workload, text.name, prompt, passages, make.max_tokens)
 
 
-def _answer_requests(make: RequestMaker) -> list[Request]:
+def _answer_requests(make: RequestMaker) -> Iterator[Request]:
     """Make the very prompts that `univerb.answer` makes."""
     from univerb.applications.answer import find_passages, has_chat, passages_prompt
     from univerb.lab.protocols.asqa_questions import read_questions
 
     room = make.lm.context_size - make.max_tokens
     bounds = {"first": _FIRST_QUESTION, "last": _LAST_QUESTION}
-    requests = []
-    for asked in read_questions(make.data / _ASQA, make.limit, ANSWERED, **bounds):
+    questions = read_questions(make.data / _ASQA, documents=ANSWERED, **bounds)
+    for asked in _spread(questions, make.limit):
         documents = [
             Document(shown.text, f"{number} {shown.title}")
             for number, shown in enumerate(asked.documents, 1)
@@ -127,13 +134,11 @@ def _answer_requests(make: RequestMaker) -> list[Request]:
         ids, passages = passages_prompt(
             make.lm, asked.question, chunks, room, is_chat=has_chat(make.lm)
         )
-        request = Request("answers", asked.question, tuple(ids), passages, make.max_tokens)
-        requests.append(request)
-    return requests
+        yield Request("answers", asked.question, tuple(ids), passages, make.max_tokens)
 
 
-def _summary_requests(make: RequestMaker) -> list[Request]:
-    return _spread(partial(_summary_request, make), _reported_articles(make), make.limit)
+def _summary_requests(make: RequestMaker) -> Iterator[Request]:
+    return map(partial(_summary_request, make), _spread(_reported_articles(make), make.limit))
 
 
 def _summary_request(make: RequestMaker, article: Document) -> Request:
@@ -160,7 +165,8 @@ class Workload:
     """A kind of request."""
 
     about: str
-    make: Callable[[RequestMaker], list[Request]]
+    make: Callable[[RequestMaker], Iterator[Request | None]]
+    """Yields requests as long as texts may be; None for a document that is too short."""
     files: tuple[str, ...] = ()
     """What it reads, below the data folder."""
 
@@ -180,7 +186,8 @@ WORKLOADS = {
     ),
     "answers": Workload(
         f"ASQA questions ({_FIRST_QUESTION}-{_LAST_QUESTION}) with {ANSWERED} documents in the "
-        "prompt, in the chat template; phrases are the documents' n-grams",
+        "prompt, in the chat template, of which the plain LM's answer has "
+        f"{_SHORTEST} tokens or more; phrases are the documents' n-grams",
         _answer_requests,
         (_ASQA,),
     ),
@@ -232,12 +239,49 @@ def _missing_files(name: str, data: Path | None) -> list[str]:
     return [file for file in wanted if data is None or not (data / file).is_file()]
 
 
-def make_requests(name: str, make: RequestMaker) -> list[Request]:
-    """Make the requests of a workload; a DocumentError if its texts are too short."""
-    requests = WORKLOADS[name].make(make)
+def make_requests(name: str, make: RequestMaker, progress: Progress | None = None) -> list[Request]:
+    """Make the requests of a workload.
+
+    Args:
+        name: The workload.
+        make: What requests are made with.
+        progress: Called after each request.
+
+    Returns:
+        Requests that are as long as what the plain LM writes until its text ends.
+
+    Raises:
+        DocumentError: If its texts are too short.
+    """
+    requests: list[Request] = []
+    for candidate in filter(None, WORKLOADS[name].make(make)):
+        if request := _until_its_end(make, candidate):
+            requests.append(request)
+            if progress:
+                progress(f"requests ({name})", len(requests), make.limit)
+        if len(requests) == make.limit:
+            break
     if not requests:
-        raise DocumentError(f"workload {name!r} has no text of more than {_PROMPT} tokens.")
+        raise DocumentError(
+            f"workload {name!r} has no prompt of more than {_PROMPT} tokens after which the plain "
+            f"LM writes {min(_SHORTEST, make.max_tokens)} tokens."
+        )
     return requests
+
+
+def _until_its_end(make: RequestMaker, request: Request) -> Request | None:
+    """Shorten a request to what the plain LM writes; None if that is too short to be timed."""
+    from univerb.decoding.loop import generate
+
+    text = generate(
+        make.lm,
+        request.ids,
+        max_tokens=request.max_tokens,
+        no_repeat_ngram_size=make.no_repeat_ngram_size,
+    )
+    if text.stats.base_tokens < min(_SHORTEST, make.max_tokens):
+        return None
+    return replace(request, max_tokens=text.stats.base_tokens)
 
 
 def warm_up_request(lm: "DynamicLM") -> Request:
@@ -260,14 +304,11 @@ def _whole(text: Document) -> Chunk:
     return Chunk(text.name, 0, text.text)
 
 
-def _spread(
-    request: Callable[[Document], Request | None], texts: Sequence[Document], limit: int
-) -> list[Request]:
-    """Make at most `limit` requests of texts that are spread evenly over all of them."""
-    step = max(len(texts) // limit, 1)
-    # Behind the evenly spaced ones, the others: some texts are too short.
-    order = [text for begin in range(step) for text in texts[begin::step]]
-    return list(islice(filter(None, map(request, order)), limit))
+def _spread(items: Sequence[Item], limit: int) -> list[Item]:
+    """Return the items, first `limit` that are spread evenly over all of them."""
+    step = max(len(items) // limit, 1)
+    # Behind the evenly spaced ones, the others: some are too short.
+    return [item for begin in range(step) for item in items[begin::step]]
 
 
 def _search(texts: Iterable[Document], count: int) -> Find:
