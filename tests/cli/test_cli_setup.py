@@ -1,5 +1,6 @@
 """`univerb setup` and `univerb info`, as a user types them."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def test_info_names_versions_model_cache_and_threads(run, monkeypatch, tmp_path)
     assert data["torch threads"] == torch.get_num_threads()
     # A terminal may break a long path.
     shown = "".join(run("info").out.split())
+    del data["row costs"]  # those of this machine, each on a line of its own
     for key, value in data.items():
         assert key == "schema_version" or f"{key}{value}".replace(" ", "") in shown
     monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "empty"))
@@ -28,6 +30,17 @@ def test_info_names_versions_model_cache_and_threads(run, monkeypatch, tmp_path)
     other = run("info", "--json").json
     assert other["cache"] == str(tmp_path / "empty") and other["cache MB"] == 0
     assert "univerb setup" in other["model state"] and other["offline"] is True
+    assert other["row costs"] == "not measured yet"
+
+
+def test_info_shows_what_rows_cost(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path))
+    (tmp_path / "row_costs").mkdir()
+    kept = {"for": "torch, tiny, 2 threads", "costs": {"1": 4.0, "8": 6.0}}
+    (tmp_path / "row_costs" / "a.json").write_text(json.dumps(kept))
+    costs = "1 rows 1.00, 8 rows 1.50"
+    assert run("info", "--json").json["row costs"] == {"torch, tiny, 2 threads": costs}
+    assert f"row costs torch, tiny, 2 threads: {costs}" in " ".join(run("info").out.split())
 
 
 @pytest.mark.default_model

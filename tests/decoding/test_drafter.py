@@ -41,6 +41,19 @@ def test_documents_are_their_texts_or_else_the_phrases():
     assert from_phrases.find([1], 9).ids == [2]
 
 
+def test_nothing_is_drafted_that_repetition_control_would_mask():
+    ids, costs = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3], RowCosts({1: 1.0, 32: 1.0})
+    documents = Documents(DynamicVocabulary(1000, [], [[2, 3, 4, 7, 8]]))
+    free = Drafter(documents, costs).draft(ids, [4], 9, 1)
+    assert free is not None and free.ids[:2] == [5, 6]
+    # 2 3 4 5 stood before, so only the documents may go on.
+    controlled = Drafter(documents, costs, no_repeat_ngram_size=4).draft(ids[:-1], [3], 9, 1)
+    assert controlled is None
+    longer = Drafter(documents, costs, no_repeat_ngram_size=5).draft(ids, [4], 9, 1)
+    assert longer is not None and longer.ids[:2] == [7, 8]
+    assert Drafter(documents, costs, no_repeat_ngram_size=4).draft(ids, [4, 5], 9, 1) is None
+
+
 def test_n_grams_go_on_beyond_any_of_them():
     text = list(range(10, 40))
     assert Documents(ngrams(text)).find([1, 2, 12, 13, 14], 20).ids == list(range(15, 35))

@@ -9,7 +9,7 @@ from transformers import NoRepeatNGramLogitsProcessor
 from conftest import make_llama, make_tokenizer, stir
 from tiny_gguf import load_tiny, needs_llamacpp
 from univerb.decoding.loop import batch, generate
-from univerb.decoding.repetition import RepeatedPhrases, repeated_tokens
+from univerb.decoding.repetition import RepeatedPhrases, WrittenNGrams, repeated_tokens
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
@@ -59,6 +59,18 @@ def test_phrases_are_those_that_would_bring_a_new_repeat(text, phrases, size, la
         )
     }
     assert repeated.update(text) == expected
+
+
+@given(IDS, IDS, st.integers(1, 5), st.integers(0, 30))
+def test_tokens_may_follow_until_one_would_be_masked(text, tokens, size, middle):
+    written = WrittenNGrams(size)
+    written.update(text[:middle])
+    new = written.update(text)
+    assert written.known >= set(new) and written.ids == text
+    masked = [
+        token in repeated_tokens([*text, *tokens[:at]], size) for at, token in enumerate(tokens)
+    ]
+    assert written.count_new(tokens) == [*masked, True].index(True)
 
 
 def test_plain_text_is_that_of_transformers(circling):

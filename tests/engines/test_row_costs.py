@@ -43,7 +43,7 @@ def test_costs_are_those_of_one_row_times_so_much():
     costs = RowCosts({1: 10.0, 4: 25.0, 8: 50.0})
     assert [costs(1), costs(2), costs(4), costs(8)] == [1.0, 1.5, 2.5, 5.0]
     assert costs(16) == 10.0 and costs(64) == 40.0, "beyond the last point, as on average there"
-    assert repr(costs) == "1: 1.00, 4: 2.50, 8: 5.00"
+    assert repr(costs) == "1 rows 1.00, 4 rows 2.50, 8 rows 5.00"
 
 
 def test_no_pass_costs_more_than_one_over_more_rows():
@@ -63,7 +63,7 @@ def test_costs_are_measured_once(measured):
     again = row_timing.row_costs(lambda: pytest.fail("measured twice"), 512, "a model", 2)
     assert again.points == first.points
     (known,) = row_timing.known_costs().items()
-    assert known[0] == "a model, 2" and known[1].points == first.points
+    assert known[0] == "a model" and known[1].points == first.points
 
 
 @pytest.mark.parametrize(

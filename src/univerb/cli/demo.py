@@ -52,9 +52,6 @@ def demo(
                 lm,
                 prompt,
                 vocabulary,
-                # The encoder's own profile: llama.cpp's is cautious, and takes hardly any phrase.
-                mode="unfold",
-                eagerness=2.5,
                 max_tokens=max_tokens,
                 repetition_penalty=1.1,
             )

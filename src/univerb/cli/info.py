@@ -34,7 +34,10 @@ def info(
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
-        table.add_row(Text(name, style="dim"), Text(str(value), overflow="fold"))
+        each = value.items() if isinstance(value, dict) else [("", value)]
+        for kind, detail in each:
+            text = f"{kind}: {detail}" if kind else str(detail)
+            table.add_row(Text(name, style="dim"), Text(text, overflow="fold"))
     console.print(table)
 
 
@@ -62,7 +65,7 @@ def _facts() -> dict[str, Any]:
         "engines": "torch, llamacpp" if is_installed() else "torch",
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
         "offline": locations.is_offline(),
-        "row costs": "; ".join(f"{name} = {costs}" for name, costs in known_costs().items())
+        "row costs": {name: repr(costs) for name, costs in known_costs().items()}
         or "not measured yet",
     }
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from univerb.decoding.acceptance import AcceptanceRates, DraftSource, best_length
+from univerb.decoding.repetition import WrittenNGrams
 from univerb.decoding.suffixes import DEPTH, DocumentSuffixes, Match, TextSuffixes
 from univerb.engines.row_costs import MAX_ROWS, RowCosts
 from univerb.vocabulary import DynamicVocabulary
@@ -60,11 +61,20 @@ def _beginnings(texts: Iterable[Sequence[int]]) -> Iterator[Sequence[int]]:
 
 
 class Drafter:
-    """What one sequence drafts."""
+    """What one sequence drafts.
 
-    def __init__(self, documents: Documents, costs: RowCosts) -> None:
+    Args:
+        documents: Where its vocabulary comes from.
+        costs: What passes cost.
+        no_repeat_ngram_size: Draft no token that would complete such an n-gram again; 0 is any.
+    """
+
+    def __init__(
+        self, documents: Documents, costs: RowCosts, no_repeat_ngram_size: int = 0
+    ) -> None:
         self._documents = documents
         self._costs = costs
+        self._ngrams = WrittenNGrams(no_repeat_ngram_size) if no_repeat_ngram_size else None
         self._text = TextSuffixes()
         self._rates = AcceptanceRates()
 
@@ -91,12 +101,19 @@ class Drafter:
         )
         best, best_value = None, 0.0
         for source, match in matches:
-            rates = self._rates.expected(source, match.length) if match.ids else ()
-            limit = len(match.ids)
+            limit = self._allowed(ids, unit, match.ids)
+            rates = self._rates.expected(source, match.length) if limit else ()
             count, value = best_length(rates, limit, self._costs, len(unit), batch_size)
             if count and value > best_value:
                 best, best_value = Draft(match.ids[:count], source, match.length), value
         return best
+
+    def _allowed(self, ids: Sequence[int], unit: Sequence[int], drafted: Sequence[int]) -> int:
+        """Return how many drafted tokens may follow a unit: none that repeats an n-gram."""
+        if self._ngrams is None:
+            return len(drafted)
+        self._ngrams.update(ids)
+        return max(self._ngrams.count_new([*unit, *drafted]) - len(unit), 0)
 
     def _text_after(self, ids: Sequence[int], unit: Sequence[int], count: int) -> Match:
         """Return how the text went on where it stood before; a unit's first token is sure."""

@@ -32,14 +32,41 @@ def repeated_tokens(ids: list[int], size: int) -> set[int]:
     return repeated
 
 
+class WrittenNGrams:
+    """The n-grams of a text, kept up to date token by token."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.ids: list[int] = []
+        self.known: set[NGram] = set()
+
+    def update(self, ids: Sequence[int]) -> list[NGram]:
+        """Follow a text, which only grows; returns the n-grams that have come."""
+        begin = max(len(self.ids) + 1 - self._size, 0)
+        self.ids.extend(ids[len(self.ids) :])
+        new = _ngrams(self.ids[begin:], self._size)
+        self.known.update(new)
+        return new
+
+    def count_new(self, tokens: Sequence[int]) -> int:
+        """Return how many of some tokens may follow before one repeats an n-gram."""
+        before = min(self._size - 1, len(self.ids))
+        text = [*self.ids[len(self.ids) - before :], *tokens]
+        seen: set[NGram] = set()
+        for at, ngram in enumerate(_ngrams(text, self._size)):
+            if ngram in self.known or ngram in seen:
+                return at + self._size - 1 - before
+            seen.add(ngram)
+        return len(tokens)
+
+
 class RepeatedPhrases:
     """The phrases of a vocabulary that would repeat an n-gram, kept up to date token by token."""
 
     def __init__(self, vocabulary: DynamicVocabulary, size: int) -> None:
         self._vocabulary = vocabulary
         self._size = size
-        self._ids: list[int] = []
-        self._written: set[NGram] = set()
+        self._written = WrittenNGrams(size)
         self._holding: dict[NGram, list[int]] = defaultdict(list)
         """The phrases that hold an n-gram, by their index."""
         self._beginning: dict[NGram, list[int]] = defaultdict(list)
@@ -60,9 +87,8 @@ class RepeatedPhrases:
             Indices into the vocabulary.
         """
         self._add_phrases()
-        for end in range(max(len(self._ids), self._size - 1) + 1, len(ids) + 1):
-            self._add_written(tuple(ids[end - self._size : end]))
-        self._ids = list(ids)
+        for ngram in self._written.update(ids):
+            self._inside.update(self._holding.get(ngram, ()))
         repeated = set(self._inside)
         for completion in self._completions():
             repeated.update(self._beginning.get(completion, ()))
@@ -71,7 +97,8 @@ class RepeatedPhrases:
 
     def _completions(self) -> Iterator[NGram]:
         """Yield what completes an n-gram that was written, after the last tokens."""
-        ids, last = self._ids, len(self._ids) - 1
+        ids = self._written.ids
+        last = len(ids) - 1
         index = ids.index(ids[last])
         while index < last:
             count = 0
@@ -87,18 +114,14 @@ class RepeatedPhrases:
     def _repeats_itself(self, index: int) -> bool:
         """Whether a phrase repeats an n-gram that only its beginning completes."""
         phrase = self._vocabulary.phrase(self._vocabulary.static_size + index)
-        ngrams = _ngrams([*self._ids[1 - self._size :], *phrase.ids], self._size)
+        ngrams = _ngrams([*self._written.ids[1 - self._size :], *phrase.ids], self._size)
         return len(set(ngrams)) < len(ngrams)
-
-    def _add_written(self, ngram: NGram) -> None:
-        self._written.add(ngram)
-        self._inside.update(self._holding.get(ngram, ()))
 
     def _add_phrases(self) -> None:
         phrases = self._vocabulary.snapshot(since=self._known_phrases).phrases
         for index, phrase in enumerate(phrases, self._known_phrases):
             ngrams = _ngrams(phrase.ids, self._size)
-            if len(set(ngrams)) < len(ngrams) or not self._written.isdisjoint(ngrams):
+            if len(set(ngrams)) < len(ngrams) or not self._written.known.isdisjoint(ngrams):
                 self._inside.add(index)
             for ngram in ngrams:
                 self._holding[ngram].append(index)

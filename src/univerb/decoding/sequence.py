@@ -95,7 +95,8 @@ class Sequence:
         drafts = engine.has_equal_rows if config.drafts is None else config.drafts
         may_draft = drafts and not (self._is_atomic or is_growing or asks_for_terms)
         if may_draft and (vocabulary.size or config.growth is not None):
-            self._drafter = Drafter(documents, engine.row_costs(config))
+            costs = engine.row_costs(config)
+            self._drafter = Drafter(documents, costs, config.no_repeat_ngram_size)
 
     @property
     def stats(self) -> Stats:
@@ -320,8 +321,7 @@ class Sequence:
             if count > 1:
                 after = output.logits[at : at + count]
                 count, own_token = self._chooser.accepted(ids, self._text.ids, after)
-            pairs = zip(ids[:count], logits[at:], strict=False)
-            logprobs = [Choice(*pair).logprob for pair in pairs]
+            logprobs = [Choice(*p).logprob for p in zip(ids[:count], logits[at:], strict=False)]
             whole = Part(ids, logprobs, choice.unit if len(ids) > 1 else None, candidates)
             parts += accepted_parts(whole, own_token, self._lm.tokenizer)
             self._text.ids.extend(ids[:count])

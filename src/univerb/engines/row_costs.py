@@ -52,7 +52,7 @@ class RowCosts:
         return self._relative[-1] * rows / MAX_ROWS
 
     def __repr__(self) -> str:
-        return ", ".join(f"{rows}: {self(rows):.2f}" for rows in self.points)
+        return ", ".join(f"{rows} rows {self(rows):.2f}" for rows in self.points)
 
 
 @contextmanager

@@ -25,26 +25,29 @@ _known: dict[Path, RowCosts] = {}
 """What this process has read or measured: also where the cache cannot be written."""
 
 
-def row_costs(begin: Callable[[], Session], context_size: int, *identity: object) -> RowCosts:
+def row_costs(
+    begin: Callable[[], Session], context_size: int, label: str, *identity: object
+) -> RowCosts:
     """Return what passes cost: as given, as measured before, or measured now.
 
     Args:
         begin: Begins a session to measure.
         context_size: Number of positions that the LM can see.
-        *identity: All that costs depend on: the model, the engine, its precision and threads.
+        label: What people are told that the costs are of.
+        *identity: All else that they depend on.
 
     Returns:
         The costs.
     """
     if given := assumed_costs():
         return given
-    path = _file(*identity)
+    path = _file(label, *identity)
     if path not in _known:
-        _known[path] = _read(path) or _measured(path, begin, context_size, _words(*identity))
+        _known[path] = _read(path) or _measured(path, begin, context_size, label)
     return _known[path]
 
 
-def _measured(path: Path, begin: Callable[[], Session], context_size: int, words: str) -> RowCosts:
+def _measured(path: Path, begin: Callable[[], Session], context_size: int, label: str) -> RowCosts:
     """Measure and keep what passes cost, one process at a time, so that all draft alike."""
     with ExitStack() as stack:
         with suppress(OSError, UniverbError):  # a cache that cannot be written is no error
@@ -55,7 +58,7 @@ def _measured(path: Path, begin: Callable[[], Session], context_size: int, words
             return known
         costs = measure(begin(), context_size)
         with suppress(OSError):
-            atomic_write(path, json.dumps({"for": words, "costs": costs.points}))
+            atomic_write(path, json.dumps({"for": label, "costs": costs.points}))
         return costs
 
 
@@ -89,12 +92,8 @@ def _folder() -> Path:
     return cache_directory() / "row_costs"
 
 
-def _words(*identity: object) -> str:
-    return ", ".join(map(str, identity))
-
-
 def _file(*identity: object) -> Path:
-    key = json.dumps([platform.machine(), platform.processor(), _words(*identity)])
+    key = json.dumps([platform.machine(), platform.processor(), *map(str, identity)])
     return _folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

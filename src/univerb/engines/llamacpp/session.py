@@ -53,9 +53,9 @@ class LlamaCppEngine:
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost."""
         lm = self._lm
-        identity = (lm.gguf.cache_key(), lm.threads)
+        label = f"llamacpp, {lm.gguf.path.name}, {lm.threads} threads"
         begin = partial(LlamaCppSession, lm, False)
-        return row_costs(begin, lm.context_size, "llamacpp", *identity)
+        return row_costs(begin, lm.context_size, label, lm.gguf.cache_key())
 
     def session(
         self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True

@@ -23,14 +23,8 @@ class StoredEncoder:
 
     @property
     def profile(self) -> Profile:
-        """The profile for llama.cpp: every row costs a step, so only single vectors save time.
-
-        A row takes one position, whatever it stands for.
-        """
-        changes: dict[str, object] = {"mode": "atomic", "positions": "unit"}
-        if self.card.profile.mode != "atomic":
-            changes |= {"phrase_bias": 0.0, "eagerness": 0.0}
-        return self.card.profile.model_copy(update=changes)
+        """The encoder's own, but for positions: in llama.cpp a row takes one."""
+        return self.card.profile.model_copy(update={"positions": "unit"})
 
     @cached_property
     def scoring(self) -> Scoring:

@@ -12,6 +12,7 @@ bare model in a batch.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -52,13 +53,15 @@ class TorchEngine:
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost, with prepacked weights where there are any."""
         model = self._lm.model
-        precision = [config.dtype, model.dtype, model.device, can_prepack(model)]
-        identity = (self._lm.name, model.num_parameters(), *precision, torch.get_num_threads())
+        device, threads = model.device, torch.get_num_threads()
+        precision = config.dtype if can_prepack(model) else str(model.dtype).removeprefix("torch.")
+        label = f"torch, {Path(self._lm.name).name}, {precision}, {device}, {threads} threads"
+        identity = (self._lm.name, model.num_parameters(), model.dtype, torch.__version__)
 
         def begin() -> TorchSession:
             return TorchSession(self._lm, dtype=config.dtype, has_phrases=True)
 
-        return row_costs(begin, self._lm.context_size, "torch", torch.__version__, *identity)
+        return row_costs(begin, self._lm.context_size, label, *identity)
 
     def session(
         self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True
