@@ -311,7 +311,7 @@ def test_phrases_that_were_written_count_for_penalties_when_none_is_left(tiny):
         [Phrase((5, 6, 7, 8, 9, 10), "x"), Phrase((15, 16, 17, 18, 19, 20), "y")]
     )
     text = generate(tiny, "The tenant", vocabulary, max_tokens=8, phrase_bias=80.0,
-                    repetition_penalty=1.2, ignore_eos=True)  # fmt: skip
+                    mode="atomic", repetition_penalty=1.2, ignore_eos=True)  # fmt: skip
     assert text.stats.phrase_tokens == 6
     assert sum(len(piece.ids) for piece in text.pieces) == 8
 

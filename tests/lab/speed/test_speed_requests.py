@@ -354,7 +354,7 @@ class TestCommand:
         assert [row["system"] for row in simulated] == ["torch-verify", "torch-verify-wide-8"]
         assert list(ran.json["not_measured"]) == ["llamacpp-plain"]
         facts = ("model", "seed", "threads", "timed", "requests", "profile", "processor", "torch")
-        assert ran.json["about"]["row costs"].startswith("given: 1: 1.00")
+        assert ran.json["about"]["row costs"].startswith("given: 1 rows 1.00")
         assert set(facts) <= set(ran.json["about"])
         assert {path.name for path in out.iterdir()} == {"systems.json", "systems.md"}
         for path in out.iterdir():
