@@ -56,7 +56,8 @@ class DynamicVocabulary:
         if static_size < 1:
             raise VocabularyError(f"static_size is {static_size}; it is |V| of the LM, at least 1.")
         self.static_size = static_size
-        self._texts: list[Sequence[int]] = []
+        self._texts: dict[tuple[int, ...], None] = {}
+        """Each once, in the order in which they came."""
         self.version = 0
         """Rises whenever a phrase is added, removed, revived, re-weighted or found once more."""
         self._phrases: list[Phrase] = []
@@ -93,7 +94,8 @@ class DynamicVocabulary:
             index = {phrase.ids: i for i, phrase in enumerate(added)}
             is_plain = not self._phrases and len(index) == len(added)
             ids = self._fill(added, index) if is_plain else [self._add(p) for p in added]
-            self._texts += texts or [phrase.ids for phrase in self._phrases[size:]]
+            new = texts or [phrase.ids for phrase in self._phrases[size:]]
+            self._texts |= dict.fromkeys(map(tuple, new))
             self.version += self._changes > before
         return ids
 
@@ -160,10 +162,15 @@ class DynamicVocabulary:
         return len(self._phrases)
 
     @property
-    def texts(self) -> tuple[Sequence[int], ...]:
+    def texts(self) -> tuple[tuple[int, ...], ...]:
         """Token ids that drafts go on with: of documents, and of phrases that came without any."""
         with self._lock:
             return tuple(self._texts)
+
+    @property
+    def text_count(self) -> int:
+        """The number of texts, which only grows."""
+        return len(self._texts)
 
     def snapshot(self, since: int = 0) -> VocabularyState:
         """Return the present state, with the phrases from index `since` on."""

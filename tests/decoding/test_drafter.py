@@ -54,6 +54,17 @@ def test_nothing_is_drafted_that_repetition_control_would_mask():
     assert Drafter(documents, costs, no_repeat_ngram_size=4).draft(ids, [4, 5], 9, 1) is None
 
 
+def test_a_document_without_new_phrases_is_looked_up_and_only_once():
+    vocabulary = DynamicVocabulary(1000, [Phrase((200, 201), "x")])
+    documents = Documents(vocabulary)
+    assert documents.find([200, 201], 5).ids == []
+    other = DynamicVocabulary(1000, list(vocabulary), [[200, 201, 202, 203]])
+    vocabulary.add(other)
+    assert documents.find([200, 201], 5).ids == [202, 203]
+    vocabulary.add(other)
+    assert len(vocabulary.texts) == vocabulary.text_count == 2
+
+
 def test_n_grams_go_on_beyond_any_of_them():
     text = list(range(10, 40))
     assert Documents(ngrams(text)).find([1, 2, 12, 13, 14], 20).ids == list(range(15, 35))

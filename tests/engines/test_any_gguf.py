@@ -329,7 +329,7 @@ def test_the_default_models_file_alone_writes_what_torch_writes(default_lm):
 
 def test_a_corpus_with_vectors_needs_an_encoder_and_says_so_first(lm, tmp_path, run):
     documents = [Document(TEXT, "lease.txt")]
-    with pytest.raises(OptionError, match=r"a phrase encoder, on torch, which .*--no-vectors"):
+    with pytest.raises(OptionError, match=r"a phrase encoder, on torch; .*--no-vectors"):
         build_corpus(tmp_path / "corpus.uv", documents, lm)
     (tmp_path / "lease.txt").write_text(TEXT)
     given = [tmp_path / "lease.txt", "--model", lm.name, "-o", tmp_path / "corpus.uv"]

@@ -1,5 +1,6 @@
 """What passes cost: measured once, kept, and the same wherever it is given."""
 
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -43,7 +44,7 @@ def test_costs_are_those_of_one_row_times_so_much():
     costs = RowCosts({1: 10.0, 4: 25.0, 8: 50.0})
     assert [costs(1), costs(2), costs(4), costs(8)] == [1.0, 1.5, 2.5, 5.0]
     assert costs(16) == 10.0 and costs(64) == 40.0, "beyond the last point, as on average there"
-    assert repr(costs) == "1 rows 1.00, 4 rows 2.50, 8 rows 5.00"
+    assert repr(costs) == "1 row 1.00, 4 rows 2.50, 8 rows 5.00"
 
 
 def test_no_pass_costs_more_than_one_over_more_rows():
@@ -51,7 +52,9 @@ def test_no_pass_costs_more_than_one_over_more_rows():
     assert [disturbed(rows) for rows in (1, 2, 4, 8)] == [1.0, 1.0, 2.0, 2.0]
 
 
-@pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}])
+@pytest.mark.parametrize(
+    "bad", [{}, {2: 1.0}, {-3: 1.0, 1: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}]
+)
 def test_costs_that_are_none_are_refused(bad):
     with pytest.raises(OptionError, match="Give positive numbers"):
         RowCosts(bad)
@@ -77,6 +80,35 @@ def test_a_damaged_file_is_measured_again(measured, tmp_path, content):
     assert row_timing.row_costs(lambda: measured, 512, "a model")(4) == pytest.approx(2.6)
 
 
+def test_models_of_one_name_are_both_shown(measured):
+    for folder in ("a", "b"):
+        row_timing.row_costs(lambda: measured, 512, "a model", folder)
+    assert list(row_timing.known_costs()) == ["a model", "a model (2)"]
+
+
+def test_a_context_of_one_token_has_no_room_for_drafts(measured):
+    assert row_timing.row_costs(lambda: measured, 1, "a model").points == {1: 1.0}
+
+
+def test_threads_do_not_measure_at_once(measured, monkeypatch):
+    monkeypatch.setenv("UNIVERB_CACHE", "/proc/nothing")
+    begun = []
+
+    def begin():
+        begun.append(1)
+        return measured
+
+    threads = [
+        threading.Thread(target=row_timing.row_costs, args=(begin, 512, "a model"))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(begun) == 1
+
+
 def test_costs_are_measured_once_where_the_cache_cannot_be_written(measured, tmp_path, monkeypatch):
     monkeypatch.setenv("UNIVERB_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").write_text("no folder")
@@ -89,7 +121,7 @@ def test_a_process_takes_what_another_one_was_measuring(measured, tmp_path, monk
     taken = RowCosts({1: 1.0, 32: 3.0})
 
     def other_process_writes(path, busy, wait):
-        path.with_suffix(".json").write_text('{"costs": {"1": 1.0, "32": 3.0}}')
+        path.with_suffix(".json").write_text('{"format": 2, "costs": {"1": 1.0, "32": 3.0}}')
         return nullcontext()
 
     monkeypatch.setattr(row_timing, "exclusive_lock", other_process_writes)

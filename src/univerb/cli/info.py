@@ -34,10 +34,11 @@ def info(
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
-        each = value.items() if isinstance(value, dict) else [("", value)]
-        for kind, detail in each:
-            text = f"{kind}: {detail}" if kind else str(detail)
-            table.add_row(Text(name, style="dim"), Text(text, overflow="fold"))
+        lines = [value]
+        if isinstance(value, dict):
+            lines = [f"{kind}: {detail}" for kind, detail in value.items()] or ["not measured yet"]
+        for line in lines:
+            table.add_row(Text(name, style="dim"), Text(str(line), overflow="fold"))
     console.print(table)
 
 
@@ -65,8 +66,7 @@ def _facts() -> dict[str, Any]:
         "engines": "torch, llamacpp" if is_installed() else "torch",
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
         "offline": locations.is_offline(),
-        "row costs": {name: repr(costs) for name, costs in known_costs().items()}
-        or "not measured yet",
+        "row costs": {name: repr(costs) for name, costs in known_costs().items()},
     }
 
 

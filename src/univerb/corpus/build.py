@@ -82,8 +82,8 @@ class CorpusBuilder:
         self._close()
         if self.settings.vectors and not (isinstance(lm, DynamicLM) and lm.has_encoder):
             raise OptionError(
-                "a corpus with vectors needs a model with a phrase encoder, on torch"
-                f"{f', which {lm.name!r} is not' if lm else ''}. Leave the vectors out "
+                "a corpus with vectors needs a model with a phrase encoder, on torch; "
+                f"{f'{lm.name!r} is none' if lm else 'there is no model'}. Leave the vectors out "
                 "(vectors=False, --no-vectors), or train an encoder: univerb train"
             )
 

@@ -29,7 +29,7 @@ class Draft(NamedTuple):
 
 
 _sorted: WeakKeyDictionary[DynamicVocabulary, tuple[int, DocumentSuffixes]] = WeakKeyDictionary()
-"""Of each vocabulary, how many phrases it had, and its texts: sequences share them."""
+"""Of each vocabulary, how many texts it had, and those: sequences share them."""
 
 
 class Documents:
@@ -43,11 +43,11 @@ class Documents:
         return self._suffixes().find(ids, count)
 
     def _suffixes(self) -> DocumentSuffixes:
-        size = self._vocabulary.size
+        count = self._vocabulary.text_count
         known, suffixes = _sorted.get(self._vocabulary, (-1, None))
-        if suffixes is None or known != size:
+        if suffixes is None or known != count:
             suffixes = DocumentSuffixes(list(_beginnings(self._vocabulary.texts)))
-            _sorted[self._vocabulary] = size, suffixes
+            _sorted[self._vocabulary] = count, suffixes
         return suffixes
 
 

@@ -6,12 +6,14 @@ no document were listed by somebody who wants them: their first token is enough.
 is the LM's to say, token by token.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from univerb.config import GenerationConfig
 from univerb.decoding.drafter import Documents
 from univerb.decoding.suffixes import DEPTH
 from univerb.modeling.phrase_model import PhraseModel
+from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _MIN_MATCH = 2
@@ -38,8 +40,8 @@ class FirstTokenHead:
         self._ban = config.ban
         self._eos_ids = eos_ids
         self._max_phrase = 0
-        self._listed: dict[int, list[int]] = {}
-        """By first token, the ids of the phrases that are of no document."""
+        self._listed: dict[int, list[tuple[int, int]]] = {}
+        """By first token, the phrases that are of no document, the longest first: -length, id."""
         self._seen = 0
 
     def update(self) -> None:
@@ -49,7 +51,7 @@ class FirstTokenHead:
             self._max_phrase = max(self._max_phrase, *map(len, new))
             for unit, phrase in enumerate(new, self.vocabulary.static_size + self._seen):
                 if not phrase.sources:
-                    self._listed.setdefault(phrase.ids[0], []).append(unit)
+                    self._add_listed(phrase, unit)
             self._seen += len(new)
 
     def is_masked(self, index: int) -> bool:
@@ -85,7 +87,10 @@ class FirstTokenHead:
 
     def _listed_phrase(self, token: int, longest: int) -> int | None:
         """Return the longest phrase of no document that begins with a token, as its id."""
-        size = self.vocabulary.static_size
-        each = [(len(self.vocabulary.phrase(u)), u) for u in self._listed.get(token, ())]
-        allowed = [(n, -u) for n, u in each if 1 < n <= longest and not self.is_masked(u - size)]
-        return -max(allowed)[1] if allowed else None
+        size, listed = self.vocabulary.static_size, self._listed.get(token, [])
+        fitting = listed[bisect_left(listed, -longest, key=lambda entry: entry[0]) :]
+        return next((unit for _, unit in fitting if not self.is_masked(unit - size)), None)
+
+    def _add_listed(self, phrase: Phrase, unit: int) -> None:
+        if len(phrase) > 1:
+            insort(self._listed.setdefault(phrase.ids[0], []), (-len(phrase), unit))

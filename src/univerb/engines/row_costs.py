@@ -31,7 +31,8 @@ class RowCosts:
     def __init__(self, costs: Mapping[int, float]) -> None:
         self.points = dict(sorted(costs.items()))
         rows, values = numpy.array(list(self.points)), numpy.array(list(self.points.values()))
-        if 1 not in self.points or not ((values > 0) & (values < _MAX_COST)).all():
+        are_costs = ((values > 0) & (values < _MAX_COST)).all()
+        if not self.points or min(self.points) != 1 or not are_costs:
             raise OptionError(
                 f"costs of passes are {dict(costs)}. Give positive numbers, that of 1 row among "
                 "them, as in 1:1,8:1.3,32:3.5."
@@ -52,7 +53,8 @@ class RowCosts:
         return self._relative[-1] * rows / MAX_ROWS
 
     def __repr__(self) -> str:
-        return ", ".join(f"{rows} rows {self(rows):.2f}" for rows in self.points)
+        each = (f"{rows} {'row' if rows == 1 else 'rows'} {self(rows):.2f}" for rows in self.points)
+        return ", ".join(each)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -21,6 +22,8 @@ _CONTEXT = 128
 _MAX_BYTES = 1 << 16
 _PATIENCE = 60.0
 """Seconds to wait for a process that is measuring."""
+_FORMAT = 2
+_measuring = threading.Lock()
 _known: dict[Path, RowCosts] = {}
 """What this process has read or measured: also where the cache cannot be written."""
 
@@ -42,9 +45,10 @@ def row_costs(
     if given := assumed_costs():
         return given
     path = _file(label, *identity)
-    if path not in _known:
-        _known[path] = _read(path) or _measured(path, begin, context_size, label)
-    return _known[path]
+    with _measuring:
+        if path not in _known:
+            _known[path] = _read(path) or _measured(path, begin, context_size, label)
+        return _known[path]
 
 
 def _measured(path: Path, begin: Callable[[], Session], context_size: int, label: str) -> RowCosts:
@@ -58,16 +62,21 @@ def _measured(path: Path, begin: Callable[[], Session], context_size: int, label
             return known
         costs = measure(begin(), context_size)
         with suppress(OSError):
-            atomic_write(path, json.dumps({"for": label, "costs": costs.points}))
+            atomic_write(path, json.dumps({"format": _FORMAT, "for": label, "costs": costs.points}))
         return costs
 
 
 def known_costs() -> dict[str, RowCosts]:
     """Return all costs that were measured on this machine, by what they were measured for."""
-    known = {}
+    known: dict[str, RowCosts] = {}
     for path in sorted(_folder().glob("*.json")):
         if (costs := _read(path)) is not None:
-            known[_label(path)] = costs
+            label, same = _label(path), 1
+            while label in known:
+                # Another folder's model of that name, or an earlier version of it.
+                same += 1
+                label = f"{_label(path)} ({same})"
+            known[label] = costs
     return known
 
 
@@ -78,6 +87,8 @@ def measure(session: Session, context_size: int) -> RowCosts:
     """
     before = max(1, min(_CONTEXT, context_size - _SIZES[-1]))
     sizes = [size for size in _SIZES if before + size <= context_size]
+    if not sizes:  # no room for a draft either
+        return RowCosts({1: 1.0})
     session.prefill([[1] * before])
     best = dict.fromkeys(sizes, float("inf"))
     for rows in (rows for size in sizes * _REPEATS for rows in (1, size)):
@@ -100,8 +111,10 @@ def _file(*identity: object) -> Path:
 def _read(path: Path) -> RowCosts | None:
     """Read costs that were measured; None if there are none that can be used."""
     try:
-        content = json.loads(read_regular(path, _MAX_BYTES))["costs"]
-        return RowCosts({int(rows): float(cost) for rows, cost in content.items()})
+        content = json.loads(read_regular(path, _MAX_BYTES))
+        if content["format"] != _FORMAT:
+            return None
+        return RowCosts({int(rows): float(cost) for rows, cost in content["costs"].items()})
     except (OSError, ValueError, AttributeError, KeyError, TypeError, OptionError):
         return None
 

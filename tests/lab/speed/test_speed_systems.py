@@ -191,6 +191,7 @@ class FakeProcess:
     written: list[tuple[str, str]] = []
     loaded: list[str] = []
     left = 10**6
+    row_costs = "1 row 1.00"
 
     def __init__(self, name, settings):
         self.name = name
@@ -199,7 +200,7 @@ class FakeProcess:
     def wait_until_loaded(self):
         if self.name == "llamacpp":
             raise WorkerError("there is no /opt/models/x.gguf.")
-        return ""
+        return "", self.row_costs
 
     def write(self, system, request):
         if request.workload == "warm-up":
@@ -294,6 +295,13 @@ class TestRun:
         run_systems(plan, tmp_path)
         FakeProcess.written = []
         run_systems(replace(plan, **change), tmp_path)
+        assert len({name for _, name in FakeProcess.written}) == 3
+
+    def test_other_row_costs_are_another_measurement(self, plan, tmp_path, monkeypatch):
+        assert run_systems(plan, tmp_path).about["row costs"] == "torch: 1 row 1.00"
+        FakeProcess.written = []
+        monkeypatch.setattr(FakeProcess, "row_costs", "1 row 1.00, 8 rows 2.00")
+        run_systems(plan, tmp_path)
         assert len({name for _, name in FakeProcess.written}) == 3
 
     def test_parts_are_forgotten(self, plan, tmp_path):

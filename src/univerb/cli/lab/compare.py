@@ -86,7 +86,7 @@ def compare(
     note_untrained(lm)
     vocabulary = lm.vocabulary(documents)
     if opened:
-        vocabulary.add(selected_phrases(lm, opened, prompt, _CHUNKS).phrases)
+        vocabulary.add(selected_phrases(lm, opened, prompt, _CHUNKS).vocabulary(lm))
     writers = {}
     for name in system:
         mode = None if name in (SystemName.plain, SystemName.default) else name.value

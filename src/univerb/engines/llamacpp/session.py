@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy
 
@@ -53,7 +54,7 @@ class LlamaCppEngine:
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost."""
         lm = self._lm
-        label = f"llamacpp, {lm.gguf.path.name}, {lm.threads} threads"
+        label = f"llamacpp, {Path(lm.name).name}, {lm.threads} threads"
         begin = partial(LlamaCppSession, lm, False)
         return row_costs(begin, lm.context_size, label, lm.gguf.cache_key())
 

@@ -53,10 +53,11 @@ class TorchEngine:
     def row_costs(self, config: GenerationConfig) -> RowCosts:
         """Return what passes over several rows cost, with prepacked weights where there are any."""
         model = self._lm.model
-        device, threads = model.device, torch.get_num_threads()
-        precision = config.dtype if can_prepack(model) else str(model.dtype).removeprefix("torch.")
-        label = f"torch, {Path(self._lm.name).name}, {precision}, {device}, {threads} threads"
-        identity = (self._lm.name, model.num_parameters(), model.dtype, torch.__version__)
+        kernels = f"{config.dtype} prepacked" if can_prepack(model) else model.dtype
+        name = Path(self._lm.name).name or type(model).__name__
+        where = f"{model.device}, {torch.get_num_threads()} threads"
+        label = f"torch {torch.__version__}, {name}, {kernels}, {where}"
+        identity = (self._lm.name, model.num_parameters(), model.dtype)
 
         def begin() -> TorchSession:
             return TorchSession(self._lm, dtype=config.dtype, has_phrases=True)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy
 
 from univerb.config import GenerationConfig
-from univerb.decoding.repetition import repeated_tokens
+from univerb.decoding.repetition import WrittenNGrams, repeated_tokens
 from univerb.engines.base import Floats
+from univerb.engines.factory import engine_of
 from univerb.engines.row_costs import assume
 from univerb.errors import MissingExtra, ModelMissing, OptionError
 from univerb.lab.speed.simulation import free_rows
@@ -73,6 +74,9 @@ class UniverbHost:
         self._lm = lm
         self._no_repeat = no_repeat_ngram_size
         self._is_torch = lm.engine == "torch"
+        costs = engine_of(lm).row_costs(GenerationConfig(dtype=SINGLE))
+        self.row_costs = repr(costs)
+        """What drafts are chosen by."""
         self.weights = "" if self._is_torch else gguf_precision(lm.gguf.path)
 
     def write(self, spec: SystemSpec, request: Request) -> Measurement:
@@ -91,8 +95,6 @@ class UniverbHost:
 
     def _session(self, spec: SystemSpec, request: Request) -> Measurement:
         """Decode without phrases: one pass after the other over a session, drafts or none."""
-        from univerb.engines.factory import engine_of
-
         config = GenerationConfig(dtype=SINGLE, prefix_cache=False)
         # torch has its prepacked kernels only where there are phrases.
         engine = engine_of(self._lm)
@@ -102,9 +104,10 @@ class UniverbHost:
         ids = [self._best(output.logits[-1], request.ids)]
         first = time.perf_counter()
         pass_rows: list[int] = []
+        written = WrittenNGrams(self._no_repeat) if self._no_repeat else None
         while len(ids) < request.max_tokens:
             room = request.max_tokens - len(ids) - 1
-            draft = prompt_lookup([*request.ids, *ids])[:room] if spec.lookup else []
+            draft = prompt_lookup([*request.ids, *ids], written)[:room] if spec.lookup else []
             [output] = session.step([[ids[-1], *draft]])
             accepted = 0
             for logits, drafted in zip(output.logits, [*draft, None], strict=True):
@@ -167,7 +170,7 @@ class LlamaCppPythonHost:
 
     def __init__(self, settings: SystemSettings) -> None:
         if settings.no_repeat_ngram_size:
-            raise OptionError("llama-cpp-python has no no_repeat_ngram_size. Leave it out.")
+            raise OptionError("llama-cpp-python has no no_repeat_ngram_size.")
         try:
             from llama_cpp import Llama
             from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -177,6 +180,7 @@ class LlamaCppPythonHost:
 
         path = load(settings.model, engine="llamacpp", offline=settings.offline).gguf.path
         self.weights = gguf_precision(path)
+        self.row_costs = "none: it always drafts as much"
         self._llama: Any = Llama(
             str(path),
             n_ctx=settings.context,
@@ -208,16 +212,23 @@ class LlamaCppPythonHost:
         return measurement
 
 
-def prompt_lookup(text: Sequence[int]) -> list[int]:
-    """Return what followed the last tokens of a text where they occurred first (HF, llama.cpp)."""
+def prompt_lookup(text: Sequence[int], written: WrittenNGrams | None = None) -> list[int]:
+    """Return what followed the last tokens of a text where they occurred first (HF, llama.cpp).
+
+    Under repetition control, whose n-grams `written` has, it ends before a token that would be
+    masked, and where nothing is left of it the next occurrence is taken, as in HF.
+    """
     ids = numpy.asarray(text)
+    if written:
+        written.update(text)
     for size in range(min(LOOKUP_NGRAM, len(ids) - 1), 0, -1):
         # The text's end is no occurrence: nothing follows it.
         windows = numpy.lib.stride_tricks.sliding_window_view(ids[:-1], size)
         matches = numpy.flatnonzero((windows == ids[-size:]).all(axis=1))
-        if matches.size:
-            begin = int(matches[0]) + size
-            return list(text[begin : begin + LOOKUP_TOKENS])
+        for begin in (matches + size).tolist():
+            draft = list(text[begin : begin + LOOKUP_TOKENS])
+            if allowed := written.count_new(draft) if written else len(draft):
+                return draft[:allowed]
     return []
 
 

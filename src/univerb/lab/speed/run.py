@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import univerb
-from univerb.engines.row_costs import assumed_costs
-from univerb.engines.row_timing import known_costs
 from univerb.errors import WorkerError
 from univerb.lab.protocols.result_cache import ResultCache
 from univerb.lab.speed.systems import Measurement, SystemSettings
 from univerb.lab.speed.timing import Progress, environment
-from univerb.lab.speed.workers import RunningSystems, running_systems, without_paths
+from univerb.lab.speed.workers import RunningSystems, running_systems
 from univerb.lab.speed.workloads import Request, RequestMaker, make_requests, warm_up_request
 from univerb.threads import processors, thread_count
 
@@ -118,14 +116,6 @@ def _about(lm: "DynamicLM", threads: int) -> dict[str, Any]:
     }
 
 
-def _row_costs() -> str:
-    """Return what drafts were chosen by: as given, or all that this machine has measured."""
-    if given := assumed_costs():
-        return f"given: {given}"
-    known = "; ".join(f"{label} = {costs}" for label, costs in known_costs().items())
-    return f"measured: {without_paths(known)}"
-
-
 def _context(lm: "DynamicLM", requests: Sequence[Request]) -> int:
     """Return the positions that the longest request takes."""
     longest = max(len(request.ids) + request.max_tokens for request in requests)
@@ -153,7 +143,7 @@ def run_systems(
         if not names:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in running.failed.items())
             raise WorkerError(f"no system could be loaded. {reasons}")
-        cache = ResultCache(folder / _ROUNDS if folder else None, _key(plan, names))
+        cache = ResultCache(folder / _ROUNDS if folder else None, _key(plan, running))
         rounds = []
         for number, request in enumerate(plan.requests, 1):
             costs = cache.get(request.key, _ROUND)
@@ -164,7 +154,8 @@ def run_systems(
             rounds.append(SpeedRound(request.workload, request.name, len(request.ids), measured))
             if progress:
                 progress("rounds", number, len(plan.requests))
-    about = {"row costs": _row_costs(), **plan.about}
+    costs = "; ".join(f"{host}: {costs}" for host, costs in running.row_costs.items())
+    about = {"row costs": costs, **plan.about}
     return SystemsRun(about, rounds, running.weights, running.failed)
 
 
@@ -181,9 +172,10 @@ def _measure(request: Request, running: RunningSystems, number: int) -> dict[str
     return {name: asdict(running.processes[name].write(name, request)) for name in order}
 
 
-def _key(plan: SystemsPlan, systems: Sequence[str]) -> str:
+def _key(plan: SystemsPlan, running: RunningSystems) -> str:
     """Return a hash of all that a round depends on but the request."""
-    content = [plan.about, asdict(plan.settings), systems, str(assumed_costs())]
+    systems = list(running.processes)
+    content = [plan.about, asdict(plan.settings), systems, running.row_costs]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     package = Path(univerb.__file__).parent
     for path in sorted(package.rglob("*.py")):

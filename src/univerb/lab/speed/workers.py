@@ -34,9 +34,10 @@ class HostProcess:
         self._process.start()
         theirs.close()
 
-    def wait_until_loaded(self) -> str:
-        """Return its weights once they are loaded, or raise why they cannot be."""
-        return str(self._receive())
+    def wait_until_loaded(self) -> tuple[str, str]:
+        """Return its weights and row costs once it is loaded, or raise why it cannot be."""
+        weights, row_costs = self._receive()
+        return str(weights), str(row_costs)
 
     def write(self, system: str, request: Request) -> Measurement:
         """Have a system continue a prompt, and wait for the measurement."""
@@ -74,6 +75,8 @@ class RunningSystems:
     """By system; several may share one."""
     weights: dict[str, str] = field(default_factory=dict)
     """The precision of each system's weights."""
+    row_costs: dict[str, str] = field(default_factory=dict)
+    """What passes over several rows cost, by model: what drafts are chosen by."""
     failed: dict[str, str] = field(default_factory=dict)
     """The reason for each that could not be loaded, or could not write."""
 
@@ -93,14 +96,14 @@ def running_systems(
         The systems, and those that could not be loaded.
     """
     hosts: dict[HostName, HostProcess] = {}
-    loaded: dict[HostName, str] = {}
+    weights: dict[HostName, str] = {}
     reasons: dict[HostName, str] = {}
     systems = RunningSystems()
     try:
         for host in dict.fromkeys(SYSTEMS[name].host for name in names):
             hosts[host] = HostProcess(host, settings)
             try:
-                loaded[host] = hosts[host].wait_until_loaded()
+                weights[host], systems.row_costs[host] = hosts[host].wait_until_loaded()
             except WorkerError as error:
                 reasons[host] = without_paths(str(error))
         # After all are loaded: the first ones would be cold again by then.
@@ -111,7 +114,7 @@ def running_systems(
                     raise WorkerError(reasons[spec.host])
                 hosts[spec.host].write(name, warm_up)
                 systems.processes[name] = hosts[spec.host]
-                systems.weights[name] = loaded[spec.host] or spec.dtype
+                systems.weights[name] = weights[spec.host] or spec.dtype
             except WorkerError as error:
                 systems.failed[name] = without_paths(str(error))
         yield systems
@@ -141,7 +144,7 @@ def _serve(connection: Connection, name: HostName, settings: SystemSettings) -> 
         except Exception as error:  # passed on to the process that asked, whatever it is
             connection.send((False, _reason(error)))
             return
-        connection.send((True, host.weights))
+        connection.send((True, (host.weights, host.row_costs)))
         while True:
             system, request = connection.recv()
             try:

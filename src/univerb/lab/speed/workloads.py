@@ -193,8 +193,8 @@ WORKLOADS = {
     ),
     "summaries": Workload(
         f"Wikipedia articles (0-{_REPORTED_ARTICLES - 1} of wiki/valid, cut to prompts of "
-        f"{_ARTICLE_ROOM} tokens) to be summarised, in the chat template, as long as their own "
-        f"first paragraph but {_MIN_TOKENS} tokens at least; phrases are the article's n-grams",
+        f"{_ARTICLE_ROOM} tokens) to be summarised, in the chat template, at most as long as their "
+        f"own first paragraph, or {_MIN_TOKENS} tokens; phrases are the article's n-grams",
         _summary_requests,
         (_ARTICLES,),
     ),
@@ -261,6 +261,8 @@ def make_requests(name: str, make: RequestMaker, progress: Progress | None = Non
                 progress(f"requests ({name})", len(requests), make.limit)
         if len(requests) == make.limit:
             break
+    if progress and requests:
+        progress(f"requests ({name})", len(requests), len(requests))
     if not requests:
         raise DocumentError(
             f"workload {name!r} has no prompt of more than {_PROMPT} tokens after which the plain "
