@@ -10,7 +10,8 @@ from conftest import make_gpt2, make_llama, make_tokenizer, stir
 from univerb.config import EncoderConfig
 from univerb.errors import PhraseError
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import Embeddings, PhraseEncoder, plan
+from univerb.modeling.encoder import Embeddings, PhraseEncoder
+from univerb.modeling.encoder_plan import plan
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
 
@@ -161,7 +162,7 @@ def test_the_size_of_a_pass_does_not_change_vectors(tiny, monkeypatch, tokens):
     lm = stir(tiny)
     some = [phrase(*range(n, n + length)) for n in range(30, 1, -3) for length in (3, 1, 5, 2)]
     usual = lm.encoder.encode(some, lm.embeddings)
-    monkeypatch.setattr("univerb.modeling.encoder._PASS_TOKENS", tokens)
+    monkeypatch.setattr("univerb.modeling.encoder_plan._PASS_TOKENS", tokens)
     other = lm.encoder.encode(some, lm.embeddings)
     assert torch.allclose(usual.inputs, other.inputs, atol=1e-5)
     assert torch.allclose(usual.outputs, other.outputs, atol=1e-5)

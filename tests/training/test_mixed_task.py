@@ -20,7 +20,8 @@ from univerb.modeling.adapter import load_adapter
 from univerb.modeling.backbones import load_backbone
 from univerb.modeling.card import read_card
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import PhraseEncoder, plan
+from univerb.modeling.encoder import PhraseEncoder
+from univerb.modeling.encoder_plan import plan
 from univerb.modeling.heads import SplitHeads
 from univerb.phrase import Document, Phrase
 from univerb.tokenizer import Tokenizer

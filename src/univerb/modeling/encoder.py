@@ -1,14 +1,13 @@
 """The causal phrase encoder: any text span to a vector (paper, section 2.2).
 
-Because it is causal, one pass over a window gives the vector of every prefix of it. All n-grams
-that begin at one position therefore cost one row; `plan` finds the fewest rows for any set.
+Because it is causal, one pass over a window gives the vector of every prefix of it: see
+`encoder_plan`.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-import numpy
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -16,17 +15,11 @@ from transformers import AutoModel, PreTrainedModel
 from univerb.config import EncoderConfig
 from univerb.errors import PhraseError
 from univerb.modeling.conditional import ConditionalHead
+from univerb.modeling.encoder_plan import Key, Plan, passes, plan
 from univerb.modeling.heads import Heads, SplitHeads, TiedHead, make_heads
 from univerb.modeling.phrase_table import Matrix, PhraseVectors
 from univerb.phrase import Phrase
 from univerb.tokenizer import Tokenizer
-
-# Tokens per encoder pass: enough to keep a CPU's matrix units busy, few enough for its caches.
-_PASS_TOKENS = 1024
-_MAX_PADDING = 32
-"""Tokens of padding in a pass: about as many as another pass would cost."""
-
-Key = tuple[int, ...]
 
 
 class Embeddings(NamedTuple):
@@ -41,29 +34,6 @@ class Embeddings(NamedTuple):
         weight = self.output.weight
         assert isinstance(weight, Tensor)
         return weight
-
-
-class Plan(NamedTuple):
-    """Which windows to encode, and where in them each key ends."""
-
-    windows: list[Key]
-    row: list[int]
-    column: list[int]
-
-
-def plan(keys: Sequence[Key]) -> Plan:
-    """Find the fewest windows of which every key is a prefix; keys may repeat."""
-    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
-    windows: list[Key] = []
-    row = [0] * len(keys)
-    # In descending order a key's longest extension comes before it, with nothing between
-    # them that does not extend the key too.
-    for index in order:
-        key = keys[index]
-        if not windows or windows[-1][: len(key)] != key:
-            windows.append(key)
-        row[index] = len(windows) - 1
-    return Plan(windows, row, [len(key) - 1 for key in keys])
 
 
 class PhraseEncoder(nn.Module):
@@ -197,20 +167,9 @@ class PhraseEncoder(nn.Module):
         device = self.body.device
         size = self.body.config.get_text_config().hidden_size
         result = torch.empty(len(layout.row), size, device=device, dtype=self.body.dtype)
-        passes = list(_passes(layout.windows))
-        # Windows are numbered in the order of the passes: the keys of a pass are then contiguous.
-        number = numpy.empty(len(layout.windows), numpy.int64)
-        number[[row for rows in passes for row in rows]] = numpy.arange(len(number))
-        window = number[layout.row]
-        order = numpy.argsort(window, kind="stable")
-        window, column = window[order], numpy.array(layout.column, numpy.int64)[order]
-        begin = 0
-        for rows in passes:
-            windows = torch.tensor(_padded([layout.windows[row] for row in rows]), device=device)
-            states = self.hidden_states(windows, embeddings)
-            keys = slice(*numpy.searchsorted(window, [begin, begin + len(rows)]))
-            result[order[keys]] = states[window[keys] - begin, column[keys]]
-            begin += len(rows)
+        for windows, keys, row, column in passes(layout):
+            states = self.hidden_states(torch.tensor(windows, device=device), embeddings)
+            result[keys] = states[row, column]
         return result
 
 
@@ -229,25 +188,3 @@ def shallow_body(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     body.load_state_dict(shared, strict=False)
     body.set_input_embeddings(nn.Identity())
     return body
-
-
-def _passes(windows: Sequence[Key]) -> Iterator[list[int]]:
-    """Group windows of about equal length: a little padding costs less than another pass."""
-    rows: list[int] = []
-    padding = longest = 0
-    for index in sorted(range(len(windows)), key=lambda index: -len(windows[index])):
-        padding += longest - len(windows[index])
-        if not rows or padding > _MAX_PADDING or (len(rows) + 1) * longest > _PASS_TOKENS:
-            if rows:
-                yield rows
-            rows, padding, longest = [], 0, len(windows[index])
-        rows.append(index)
-    if rows:
-        yield rows
-
-
-def _padded(windows: Sequence[Key]) -> list[Key]:
-    """Lengthen windows to the first one's length, which no column before the end can see."""
-    longest = len(windows[0])
-    # By tokens of their own: a damaged row of the embeddings harms only phrases that have it.
-    return [window + window[-1:] * (longest - len(window)) for window in windows]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from univerb.modeling.encoder import Plan, plan
+from univerb.modeling.encoder_plan import Plan, plan
 from univerb.phrases.tokenized import Flags
 from univerb.training.config import NegativeConfig
 from univerb.training.negatives import (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from univerb.modeling.dynamic import DynamicLM
-from univerb.modeling.encoder import Plan, plan
+from univerb.modeling.encoder_plan import Plan, plan
 from univerb.modeling.phrase_table import PhraseVectors
 from univerb.training.mixed_batch import Pool
 from univerb.training.processes import Processes

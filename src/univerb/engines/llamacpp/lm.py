@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -27,6 +27,7 @@ from univerb.engines.llamacpp.gguf_parts import (
     tokenizer_folder,
 )
 from univerb.engines.llamacpp.native import NativeModel, as_multiplied
+from univerb.engines.llamacpp.numpy_encoder import NumpyEncoder
 from univerb.engines.llamacpp.stored_encoder import StoredEncoder
 from univerb.errors import CheckpointError, ModelError
 from univerb.files import atomic_write
@@ -209,19 +210,27 @@ class LlamaCppLM(PhraseModel):
     def run_encoder(self, phrases: Sequence[Phrase]) -> PhraseVectors[Matrix]:
         """Encode phrases, whether or not their vectors are stored somewhere.
 
-        The first call imports torch, loads the encoder with its backbone, and keeps the encoder.
+        Where numpy cannot, the first call imports torch, loads the encoder with its backbone, and
+        keeps the encoder.
         """
         if self._encoder is None:
             raise CheckpointError(
                 f"{self.name!r} has no phrase encoder, so phrases have no vectors. Use mode "
                 "'unfold' or 'verify', or train an encoder for the model with: univerb train"
             )
+        if self._numpy_encoder is not None:
+            output_rows = partial(self.gguf.rows, self.output_name)
+            return self._numpy_encoder.encode(phrases, self.input_rows, output_rows)
         import torch
 
         with self._lock:
             encoder, embeddings = self._torch_side = self._torch_side or self._load_torch_side()
         with torch.inference_mode():
             return encoder.encode_to_numpy(phrases, embeddings)
+
+    @cached_property
+    def _numpy_encoder(self) -> NumpyEncoder | None:
+        return NumpyEncoder.of(self._encoder, self.gguf) if self._encoder else None
 
     def _load_torch_side(self) -> "tuple[PhraseEncoder, Embeddings]":
         import torch
