@@ -94,22 +94,21 @@ def make_gpt2(vocab_size: int = 320, seed: int = 0) -> PreTrainedModel:
     return GPT2LMHeadModel(config).eval()
 
 
-def make_llama(vocab_size: int = 320, seed: int = 0) -> PreTrainedModel:
+def make_llama(vocab_size: int = 320, seed: int = 0, **options: Any) -> PreTrainedModel:
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        bos_token_id=0,
-        eos_token_id=0,
-        tie_word_embeddings=False,
-        initializer_range=0.3,
-    )
-    return LlamaForCausalLM(config).eval()
+    config = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.3,
+    }
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **config | options)).eval()
 
 
 MAKERS = {"gpt2": make_gpt2, "llama": make_llama}

@@ -7,6 +7,7 @@ import pytest
 from shown import ROOT, blocks, matches, run, workplace
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+WORKLOADS = ("law", "open", "answers", "summaries")
 
 
 def test_the_readme_is_at_most_150_lines():
@@ -43,17 +44,30 @@ def test_outputs_are_compared_without_line_breaks(shown, printed, same):
     assert matches(shown, printed) == same
 
 
+def measured(run):
+    """The tables of a run of `univerb lab speed`."""
+    return json.loads((ROOT / f"docs/results/speed/{run}/systems.json").read_text())["tables"]
+
+
 def test_every_figure_comes_from_the_committed_result():
-    """The table of costs, row by row, as docs/results/speed/systems.json has it."""
-    tables = json.loads((ROOT / "docs/results/speed/systems.json").read_text())["tables"]
+    """The table of costs, row by row, as docs/results/speed/torch/systems.json has it."""
+    tables = measured("torch")
     systems = ("torch-plain", "hf-lookup-prepacked", "torch-verify", "torch-unfold")
-    workloads = ("law", "open", "answers", "summaries")
-    expected = [[cost(tables, workload, name) for workload in workloads] for name in systems]
+    expected = [[cost(tables, workload, name) for workload in WORKLOADS] for name in systems]
     shown = re.findall(r"^\| .+? \| (\d.+?) \| (.+?) \| (.+?) \| (.+?) \|$", README, re.M)
     assert [list(row) for row in shown] == expected
     for name in ("torch-verify", "hf-lookup-prepacked"):
-        texts = [row_of(tables[f"{w}: work"], name)["plain's text"] for w in workloads]
+        texts = [row_of(tables[f"{w}: work"], name)["plain's text"] for w in WORKLOADS]
         assert texts == ["20 of 20"] * 4
+
+
+def test_figures_in_sentences_come_from_committed_results():
+    text, control, llamacpp = " ".join(README.split()), measured("no-repeat"), measured("llamacpp")
+    for name in ("torch-verify", "hf-lookup-prepacked"):
+        medians = [row_of(control[w], name)["x plain"]["median"] for w in WORKLOADS]
+        assert "{:.2f}, {:.2f}, {:.2f} and {:.2f}x".format(*medians) in text
+    medians = [row_of(llamacpp[w], "llamacpp-verify")["x plain"]["median"] for w in WORKLOADS]
+    assert f"{min(medians):.2f} to {max(medians):.2f}x" in text
 
 
 def row_of(table, name):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy
 import pytest
@@ -15,8 +16,9 @@ from tiny_gguf import needs_llamacpp, write_gguf
 from univerb.config import EncoderConfig
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.lm import LlamaCppLM
-from univerb.engines.llamacpp.numpy_encoder import LlamaShape, NumpyEncoder
+from univerb.engines.llamacpp.numpy_encoder import NumpyEncoder
 from univerb.engines.llamacpp.stored_encoder import StoredEncoder
+from univerb.errors import PhraseError
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 
@@ -68,25 +70,72 @@ def test_other_encoders_are_left_to_torch(tmp_path):
     assert llama._torch_side is not None
 
 
-def test_what_is_no_plain_llama_is_not_taken_for_one(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("llama.rope.scaling.type", "linear"),
+        ("llama.rope.scale_linear", 2.0),
+        ("llama.attention.head_count", None),
+        ("llama.attention.head_count_kv", None),
+        ("llama.attention.head_count_kv", 4),
+        ("llama.attention.layer_norm_rms_epsilon", None),
+        ("llama.rope.freq_base", 10000),
+    ],
+)
+def test_other_settings_are_left_to_torch(tmp_path, name, value):
     encoder = StoredEncoder(saved_encoder(tmp_path))
     file = GgufFile(write_gguf(tmp_path / "tiny.gguf", make_llama()))
     assert NumpyEncoder.of(encoder, file) is not None
-    shape = LlamaShape.of(file, 2)
-    assert shape is not None and (shape.heads, shape.key_heads) == (4, 2)
-    for name, value in (
-        ("llama.rope.scaling.type", "linear"),
-        ("llama.attention.head_count", None),
-        ("llama.attention.layer_norm_rms_epsilon", None),
-    ):
-        before = file.settings.get(name)
-        file.settings[name] = value
-        assert NumpyEncoder.of(encoder, file) is None, name
-        del file.settings[name]
-        if before is not None:
-            file.settings[name] = before
+    file.settings[name] = value
+    assert NumpyEncoder.of(encoder, file) is None
+
+
+def test_other_weights_are_left_to_torch(tmp_path, monkeypatch):
+    encoder = StoredEncoder(saved_encoder(tmp_path))
+    file = GgufFile(write_gguf(tmp_path / "tiny.gguf", make_llama()))
+    tensors = dict(encoder.tensors())
+    extra = {**tensors, "body.layers.0.self_attn.q_proj.bias": numpy.ones(4, numpy.float32)}
+    less = {name: tensor for name, tensor in tensors.items() if name != "heads.fed"}
+    for changed in (extra, less):
+        monkeypatch.setattr(StoredEncoder, "tensors", lambda _, changed=changed: changed.items())
+        assert NumpyEncoder.of(encoder, file) is None
+    monkeypatch.undo()
+    # What llama.cpp's converter writes for Llama 3.1 and later.
+    file.tensors.append(file.tensors[0]._replace(name="rope_freqs.weight"))
+    assert NumpyEncoder.of(encoder, file) is None
+    file.tensors.pop()
     encoder.card = encoder.card.model_copy(update={"body": {"model_type": "gpt2"}})
     assert NumpyEncoder.of(encoder, file) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"rms_norm_eps": 0.3},
+        {"head_dim": 16},
+        {"num_key_value_heads": 4},
+        {"num_key_value_heads": 1},
+    ],
+    ids=str,
+)
+def test_shapes_of_llamas(tmp_path, options):
+    model = make_llama(**options)
+    lm = stir(DynamicLM.wrap(model, make_tokenizer()))
+    encoder = StoredEncoder(saved_encoder(tmp_path, lm=lm))
+    file = GgufFile(write_gguf(tmp_path / "tiny.gguf", model))
+    numpy_encoder = NumpyEncoder.of(encoder, file)
+    assert numpy_encoder is not None
+    rows = partial(file.rows, "token_embd.weight"), partial(file.rows, "output.weight")
+    phrases = [Phrase(tuple(range(5, 5 + size)), "x") for size in (1, 7, 60)]
+    ours, theirs = numpy_encoder.encode(phrases, *rows), lm.run_encoder(phrases)
+    for side, expected in zip(ours, theirs, strict=True):
+        assert numpy.allclose(side, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_phrase_of_thousands_of_tokens_is_refused(engines):
+    with pytest.raises(PhraseError, match="at most 2048. Cut it"):
+        engines[1].run_encoder([Phrase((1,) * 2049, "x")])
 
 
 ALONE = """

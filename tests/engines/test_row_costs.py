@@ -1,6 +1,7 @@
 """What passes cost: measured once, kept, and the same wherever it is given."""
 
 import threading
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -92,16 +93,18 @@ def test_a_context_of_one_token_has_no_room_for_drafts(measured):
 
 def test_threads_do_not_measure_at_once(measured, monkeypatch):
     monkeypatch.setenv("UNIVERB_CACHE", "/proc/nothing")
-    begun = []
+    begun, barrier = [], threading.Barrier(4)
 
     def begin():
         begun.append(1)
+        time.sleep(0.05)  # the others come meanwhile
         return measured
 
-    threads = [
-        threading.Thread(target=row_timing.row_costs, args=(begin, 512, "a model"))
-        for _ in range(4)
-    ]
+    def ask():
+        barrier.wait()
+        row_timing.row_costs(begin, 512, "a model")
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -29,7 +29,8 @@ def publish(report: LabReport, name: str, folder: Path | None, as_json: bool) ->
     content, page = report.to_dict(), report.markdown(command)
     if folder:
         with writing(folder, "Name another --out."):
-            text = json.dumps(content, indent=2) + "\n"
+            # Pages are for people; indented, every number of a text would have a line of its own.
+            text = json.dumps(content) + "\n"
             (folder / f"{name}.json").write_text(text, encoding="utf-8")
             (folder / f"{name}.md").write_text(page, encoding="utf-8")
     if as_json:

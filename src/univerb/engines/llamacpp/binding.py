@@ -11,7 +11,9 @@ import functools
 import importlib.util
 import sys
 from collections import deque
+from contextlib import suppress
 from ctypes import POINTER, c_bool, c_float, c_int, c_int8, c_int32, c_size_t, c_uint32, c_void_p
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 def is_installed() -> bool:
     """Whether a package that has llama.cpp is there; neither is imported."""
     return any(map(importlib.util.find_spec, ("llama_cpp", "xllamacpp")))
+
+
+def installed_version() -> str:
+    """Return what computes, by package and version."""
+    for package in ("llama-cpp-python", "xllamacpp"):
+        with suppress(PackageNotFoundError):
+            return f"{package} {version(package)}"
+    return ""
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """LlamaCppLM: a GGUF file that llama.cpp computes, with or without a phrase encoder beside it.
 
-Nothing here needs torch unless a phrase is encoded: the tokenizer, the encoder's settings and its
-fingerprint are read from files.
+Nothing here needs torch but encoders that numpy does not compute (`numpy_encoder`): the tokenizer,
+the encoder's settings and its fingerprint are read from files.
 """
 
 import hashlib
@@ -218,9 +218,11 @@ class LlamaCppLM(PhraseModel):
                 f"{self.name!r} has no phrase encoder, so phrases have no vectors. Use mode "
                 "'unfold' or 'verify', or train an encoder for the model with: univerb train"
             )
-        if self._numpy_encoder is not None:
+        with self._lock:
+            numpy_encoder = self._numpy_encoder
+        if numpy_encoder is not None:
             output_rows = partial(self.gguf.rows, self.output_name)
-            return self._numpy_encoder.encode(phrases, self.input_rows, output_rows)
+            return numpy_encoder.encode(phrases, self.input_rows, output_rows)
         import torch
 
         with self._lock:

@@ -5,7 +5,7 @@ own, tied heads, another architecture) are left to torch: `NumpyEncoder.of` retu
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 from univerb.engines.base import Floats
 from univerb.engines.llamacpp.gguf_file import GgufFile
 from univerb.engines.llamacpp.stored_encoder import StoredEncoder
+from univerb.errors import PhraseError
 from univerb.modeling.encoder_plan import passes, plan
 from univerb.modeling.phrase_table import PhraseVectors
 from univerb.phrase import Phrase
@@ -28,6 +29,14 @@ _PARTS = (
     *("self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj"),
     "mlp.down_proj",
 )
+_HEADS = (
+    *("heads.read", "heads.fed", "heads.input.weight", "heads.input.bias"),
+    *("heads.output.weight", "heads.output.bias"),
+)
+_MAX_TOKENS = 2048
+"""Of a phrase: attention over more takes gigabytes here."""
+_lock = threading.Lock()
+"""The number of numpy's threads is the process's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +53,31 @@ class LlamaShape:
     @classmethod
     def of(cls, file: GgufFile, layers: int) -> Self | None:
         """Read it from the settings of a GGUF file; None if the LM is no plain Llama."""
-        is_plain = not any(name.startswith("llama.rope.scaling") for name in file.settings)
-        heads = file.number("llama.attention.head_count")
-        epsilon = file.settings.get("llama.attention.layer_norm_rms_epsilon")
-        if not (is_plain and heads and isinstance(epsilon, float)):
+        names = (*file.settings, *(tensor.name for tensor in file.tensors))
+        if any(name.startswith(("llama.rope.scal", "rope_")) for name in names):
+            # Positions turn by other angles.
             return None
-        key_heads = file.number("llama.attention.head_count_kv") or heads
+        heads = file.number("llama.attention.head_count")
+        key_heads = file.settings.get("llama.attention.head_count_kv", heads)
+        epsilon = file.settings.get("llama.attention.layer_norm_rms_epsilon")
         frequency = file.settings.get("llama.rope.freq_base", 10000.0)
-        if not isinstance(frequency, float):
+        if not (heads and isinstance(key_heads, int) and heads % key_heads == 0):
+            return None
+        if not (isinstance(epsilon, float) and isinstance(frequency, float)):
             return None
         return cls(layers, heads, key_heads, frequency, epsilon)
+
+    def fits(self, weights: Mapping[str, NDArray[Any]]) -> bool:
+        """Tell whether all weights of such an encoder are there, and of these heads."""
+        layers = [f"body.layers.{number}" for number in range(self.layers)]
+        body = {f"{layer}.{part}.weight" for layer in layers for part in _PARTS}
+        if {name for name in weights if name.startswith("body.")} != body | {"body.norm.weight"}:
+            return False
+        heads = {name for name in weights if name.startswith("heads.")} - {"heads.scored"}
+        rows = [[len(weights[f"{n}.self_attn.{p}_proj.weight"]) for p in "qkv"] for n in layers]
+        width = rows[0][0] // self.heads
+        fitting = [self.heads * width, self.key_heads * width, self.key_heads * width]
+        return {*_HEADS} <= heads and all(each == fitting for each in rows)
 
 
 class NumpyEncoder:
@@ -62,30 +86,31 @@ class NumpyEncoder:
     def __init__(self, weights: dict[str, NDArray[Any]], shape: LlamaShape) -> None:
         self._weights = weights
         self._shape = shape
-        self._libraries = ThreadpoolController()
-        self._lock = threading.Lock()
+        self._libraries = ThreadpoolController().select(user_api="blas")
 
     @classmethod
     def of(cls, encoder: StoredEncoder, file: GgufFile) -> Self | None:
         """Return the encoder if it is one that numpy computes here, or None."""
         card = encoder.card
-        if card.body is not None or card.encoder.heads != "split":
+        shape = LlamaShape.of(file, card.encoder.layers)
+        if card.body is not None or card.encoder.heads != "split" or shape is None:
             return None
-        weights = dict(encoder.tensors())
-        body = {name for name in weights if name.startswith("body.")}
-        layers = sum(name.endswith(".input_layernorm.weight") for name in body)
-        parts = {f"body.layers.{n}.{part}.weight" for n in range(layers) for part in _PARTS}
-        shape = LlamaShape.of(file, layers)
-        if shape is None or body != parts | {"body.norm.weight"}:
-            return None
-        return cls(weights, shape)
+        used = ("body.", "heads.")
+        weights = {name: tensor for name, tensor in encoder.tensors() if name.startswith(used)}
+        return cls(weights, shape) if shape.fits(weights) else None
 
     def encode(
         self, phrases: Sequence[Phrase], input_rows: Rows, output_rows: Rows
     ) -> PhraseVectors[Floats]:
         """Encode phrases, sharing the passes of those that begin alike."""
+        for phrase in phrases:
+            if len(phrase) > _MAX_TOKENS:
+                raise PhraseError(
+                    f"phrase {phrase.text[:40]!r}… has {len(phrase)} tokens; the encoder reads at "
+                    f"most {_MAX_TOKENS}. Cut it into shorter phrases."
+                )
         # On one thread: where others work, numpy's threads wait for llama.cpp's, a hundredfold.
-        with self._lock, self._libraries.limit(limits=1, user_api="blas"):
+        with _lock, self._libraries.limit(limits=1):
             return self._encode(phrases, input_rows, output_rows)
 
     def _encode(
@@ -115,7 +140,9 @@ class NumpyEncoder:
             rows = rows + self._attention(f"{name}.self_attn", normed, turn)
             normed = self._normed(f"{name}.post_attention_layernorm", rows)
             gate = self._linear(f"{name}.mlp.gate_proj", normed)
-            opened = gate / (1 + numpy.exp(-gate)) * self._linear(f"{name}.mlp.up_proj", normed)
+            with numpy.errstate(over="ignore"):  # towards 0
+                gate = gate / (1 + numpy.exp(-gate))
+            opened = gate * self._linear(f"{name}.mlp.up_proj", normed)
             rows = rows + self._linear(f"{name}.mlp.down_proj", opened)
         return self._normed("body.norm", rows)
 

@@ -20,7 +20,7 @@ import numpy
 
 from univerb.config import GenerationConfig
 from univerb.engines.base import Floats, Output, PhraseRow, Row
-from univerb.engines.llamacpp.binding import last_error
+from univerb.engines.llamacpp.binding import installed_version, last_error
 from univerb.engines.llamacpp.lm import LlamaCppLM
 from univerb.engines.llamacpp.native import PASS_ROWS, Bytes, Context
 from univerb.engines.llamacpp.phrase_weights import NumpyPhraseWeights
@@ -56,7 +56,7 @@ class LlamaCppEngine:
         lm = self._lm
         label = f"llamacpp, {Path(lm.name).name}, {lm.threads} threads"
         begin = partial(LlamaCppSession, lm, False)
-        return row_costs(begin, lm.context_size, label, lm.gguf.cache_key())
+        return row_costs(begin, lm.context_size, label, lm.gguf.cache_key(), installed_version())
 
     def session(
         self, config: GenerationConfig, *, has_phrases: bool, needs_states: bool = True
