@@ -22,9 +22,9 @@ from nli_accuracy import best_threshold, measure
 from nli_data import DataConfig, read_split
 from nli_export import write_card
 from univerb.documents.sentences import splitter_named
-from univerb.lab.judging.cross_encoder import read_cross_encoder
-from univerb.lab.judging.entailment import CrossEncoderEntailment, Scorer
-from univerb.lab.judging.premises import decided
+from univerb.entailment.cross_encoder import read_cross_encoder
+from univerb.entailment.premises import decided
+from univerb.entailment.scorers import CrossEncoderEntailment, Scorer
 from univerb.lab.metrics.citations import Entails
 from univerb.lab.protocols.asqa_questions import AsqaQuestion, read_questions
 from univerb.lab.protocols.asqa_scoring import Judges, leading_sentences, score_answer

@@ -6,7 +6,7 @@ from pathlib import Path
 from sklearn.metrics import accuracy_score, recall_score
 
 from nli_data import LABELS, Example, read_expertqa, read_snli, read_wice
-from univerb.lab.judging.entailment import CrossEncoderEntailment, Entailment, NliPair
+from univerb.entailment.scorers import CrossEncoderEntailment, Entailment, NliPair
 
 DOCUMENTS: dict[str, tuple[Callable[[Path], list[Example]], str]] = {
     "WiCE test": (read_wice, "wice_oracle_chunks_claim_test.jsonl.gz"),

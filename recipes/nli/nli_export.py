@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
+from univerb.entailment.cross_encoder import CARD, SCALE, WEIGHTS, CrossEncoderCard
 from univerb.files import atomic_write
-from univerb.lab.judging.cross_encoder import CARD, SCALE, WEIGHTS, CrossEncoderCard
 from univerb.modeling.card import sha256
 
 _MAX = 127

@@ -23,8 +23,8 @@ from nli_accuracy import DOCUMENTS, measure
 from nli_export import write_card
 from nli_task import FULL, NliConfig, make_task
 from univerb.cli.train import ProgressCallback
-from univerb.lab.judging.cross_encoder import WEIGHTS, CrossEncoder, read_cross_encoder
-from univerb.lab.judging.entailment import CrossEncoderEntailment, Scorer, load_entailment
+from univerb.entailment.cross_encoder import WEIGHTS, CrossEncoder, read_cross_encoder
+from univerb.entailment.scorers import CrossEncoderEntailment, Scorer, load_entailment
 from univerb.training.processes import Processes
 from univerb.training.trainer import train
 

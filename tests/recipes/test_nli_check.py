@@ -9,7 +9,7 @@ import pytest
 
 from tiny_nli import make_classifier, make_pair_tokenizer, write_nli
 from univerb.documents.sentences import splitter_named
-from univerb.lab.judging.cross_encoder import read_cross_encoder
+from univerb.entailment.cross_encoder import read_cross_encoder
 from univerb.lab.protocols.asqa_questions import read_questions
 
 # The recipe's files import each other as scripts do.

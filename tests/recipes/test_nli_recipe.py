@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from tiny_nli import LABELS, save_base, write_nli
+from univerb.entailment.cross_encoder import WEIGHTS, unpack_int8
+from univerb.entailment.scorers import Entailment, Scorer, load_entailment
 from univerb.errors import DocumentError, ModelMissing, OptionError
-from univerb.lab.judging.cross_encoder import WEIGHTS, unpack_int8
-from univerb.lab.judging.entailment import Entailment, Scorer, load_entailment
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "nli"
 # The recipe's files import each other as scripts do.

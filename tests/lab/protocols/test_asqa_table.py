@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
+from univerb.entailment.scorers import Entailment, Scorer
 from univerb.errors import DocumentError, OptionError
-from univerb.lab.judging.entailment import Entailment, Scorer
 from univerb.lab.protocols.asqa_answers import SYSTEMS, AnswerRunner, AsqaProtocol
 from univerb.lab.protocols.asqa_questions import read_questions
 from univerb.lab.protocols.asqa_table import asqa_table

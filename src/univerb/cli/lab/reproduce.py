@@ -18,10 +18,10 @@ from univerb.cli.lab.options import DATA, DataFolder, LawCorpus, WikiCorpus
 from univerb.cli.loading import load_model
 from univerb.cli.options import OUTPUT, AsJson, ModelOptions, TorchFlags, make_folder
 from univerb.cli.progress import progress_bars
+from univerb.entailment.scorers import DEFAULT_SCORER, load_entailment
 from univerb.errors import OptionError
 from univerb.lab.data import find_data, open_or_build
 from univerb.lab.disk_errors import writing
-from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
 from univerb.lab.judging.reader import load_reader
 from univerb.lab.markdown import plain
 from univerb.lab.protocols.asqa_answers import AsqaProtocol

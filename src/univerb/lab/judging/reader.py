@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
+from univerb.entailment.pair_windows import outputs, pair_windows
 from univerb.errors import ModelError
-from univerb.lab.judging.pair_windows import outputs, pair_windows
-from univerb.lab.protocols.hf_models import longest_input, short_name, shortened
 from univerb.locations import locate
+from univerb.modeling.hf_inputs import longest_input, short_name, shortened
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 PAPER_READER = "gaotianyu1350/roberta-large-squad"

@@ -9,8 +9,8 @@ import torch
 
 from univerb.applications.answer import has_chat
 from univerb.documents.sentences import splitter_named
+from univerb.entailment.scorers import Entailment
 from univerb.errors import OptionError
-from univerb.lab.judging.entailment import Entailment
 from univerb.lab.judging.reader import Reader
 from univerb.lab.markdown import plain
 from univerb.lab.protocols.asqa_answers import (
@@ -32,10 +32,10 @@ from univerb.lab.protocols.asqa_scoring import (
     score_all,
 )
 from univerb.lab.protocols.experiment import Experiment
-from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.tables.paper import Column
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.hf_inputs import device_name, short_name
 
 ALCE_FILE = "asqa_eval_gtr_top100"
 """The questions and documents that the paper uses; others are another data set."""

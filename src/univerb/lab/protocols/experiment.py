@@ -28,7 +28,6 @@ from univerb.lab.protocols.generation_runner import (
     GenerationRunner,
     GenerationTask,
 )
-from univerb.lab.protocols.hf_models import device_name, short_name
 from univerb.lab.protocols.lm_scorer import TextScorer
 from univerb.lab.protocols.passages import (
     ACTS,
@@ -43,6 +42,7 @@ from univerb.lab.protocols.system_latency import LatencyTimer
 from univerb.lab.protocols.text_quality import QualityMeter, TextQuality
 from univerb.lab.tables.table_results import Setup
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.hf_inputs import device_name, short_name
 
 StageProgress = Callable[[str, int, int], None]
 """Called with a stage, how much of it is done, and of how much."""

@@ -18,12 +18,12 @@ from transformers import PreTrainedTokenizerFast as HFTokenizer
 
 from univerb.errors import ModelMissing
 from univerb.lab.metrics.mauve import MAX_TOKENS
-from univerb.lab.protocols.hf_models import longest_input, short_name
 from univerb.lab.protocols.lm_scorer import Progress, TextScorer, check_texts
 from univerb.lab.protocols.result_cache import weights_hash
 from univerb.locations import DEFAULT_MODEL, locate
 from univerb.model_folder import read_json_object
 from univerb.modeling.default_model import ensure_default
+from univerb.modeling.hf_inputs import longest_input, short_name
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 DEFAULT_FEATURISER = "all-MiniLM-L6-v2"

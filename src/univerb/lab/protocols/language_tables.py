@@ -6,11 +6,11 @@ from dataclasses import replace
 from univerb.lab.metrics.compression import Units, compression, retokenised
 from univerb.lab.protocols.experiment import Experiment, SystemMeasurements
 from univerb.lab.protocols.generation_runner import GREEDY, GenerationJob, TextSystem
-from univerb.lab.protocols.hf_models import short_name
 from univerb.lab.protocols.result_cache import weights_hash
 from univerb.lab.tables.paper import Column, PaperTable
 from univerb.lab.tables.table_results import Setup, SystemRow, TableCell, TableResult
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.hf_inputs import short_name
 
 BARE = TextSystem("bare LM", has_phrases=False)
 WITHOUT = TextSystem("LM trained with phrases, without them", has_phrases=False)

@@ -25,11 +25,11 @@ from univerb.lab.metrics.perplexity import (
     stream_text,
     windows,
 )
-from univerb.lab.protocols.hf_models import short_name
 from univerb.lab.protocols.result_cache import weights_hash
 from univerb.locations import DEFAULT_MODEL
 from univerb.modeling.backbones import check_usable, load_backbone
 from univerb.modeling.dynamic import DynamicLM
+from univerb.modeling.hf_inputs import short_name
 from univerb.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], object]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from univerb.entailment.scorers import Entailment, load_entailment
 from univerb.errors import DocumentError, OptionError, did_you_mean
-from univerb.lab.judging.entailment import Entailment, load_entailment
 from univerb.lab.judging.reader import Reader
 from univerb.lab.protocols.asqa_answers import AsqaProtocol
 from univerb.lab.protocols.asqa_table import asqa_table

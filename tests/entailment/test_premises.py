@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from univerb.lab.judging.premises import decided, states, windows
+from univerb.entailment.premises import decided, states, windows
 from univerb.lab.metrics.citations import passage_text
 
 MOON = passage_text(

@@ -17,21 +17,21 @@ from tiny_nli import (
     make_t5,
     save_base,
 )
-from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
-from univerb.lab.judging import entailment, pair_windows
-from univerb.lab.judging.cross_encoder import CARD, WEIGHTS, read_cross_encoder
-from univerb.lab.judging.entailment import (
+from univerb.entailment import pair_windows, scorers
+from univerb.entailment.cross_encoder import CARD, WEIGHTS, read_cross_encoder
+from univerb.entailment.premises import windows
+from univerb.entailment.scorers import (
     CrossEncoderEntailment,
     Entailment,
     Scorer,
     TextToTextEntailment,
     load_entailment,
 )
-from univerb.lab.judging.premises import windows
+from univerb.errors import CheckpointError, ModelError, ModelMissing, OptionError
 from univerb.lab.metrics.citations import citation_score
 
 ABOUT = Scorer("tiny", 0.4, {"SNLI test": 81.25})
-SHIPPED = Path(__file__).parents[3] / "src/univerb/assets/entailment/minilm-l6-nli"
+SHIPPED = Path(__file__).parents[2] / "src/univerb/assets/entailment/minilm-l6-nli"
 PAIRS = [
     ("w1 w2 w3", "yes w4"),
     ("w5", "no"),
@@ -170,7 +170,7 @@ def test_the_label_of_entailment_is_found_by_its_name(tokenizer):
 
 @pytest.mark.parametrize("marks_words", [True, False])
 def test_text_to_text_compares_the_answers_1_and_0(marks_words, monkeypatch):
-    monkeypatch.setattr(entailment, "_BATCH", 2)
+    monkeypatch.setattr(scorers, "_BATCH", 2)
     model, tokenizer = make_t5(marks_words)
     ids = {answer: tokenizer(answer)["input_ids"] for answer in ("1", "0")}
     assert len(ids["1"]) == 2 + marks_words

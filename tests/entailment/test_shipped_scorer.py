@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from univerb.lab.judging.entailment import DEFAULT_SCORER, load_entailment
+from univerb.entailment.scorers import DEFAULT_SCORER, load_entailment
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_ships_small_and_says_what_it_is_worth():

@@ -18,12 +18,12 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerFast as HFTokenizer
 
+from univerb.entailment.cross_encoder import CARD, read_cross_encoder
+from univerb.entailment.pair_windows import outputs, pair_windows
+from univerb.entailment.premises import decided, windows
 from univerb.errors import ModelError
-from univerb.lab.judging.cross_encoder import CARD, read_cross_encoder
-from univerb.lab.judging.pair_windows import outputs, pair_windows
-from univerb.lab.judging.premises import decided, windows
-from univerb.lab.protocols.hf_models import longest_input, short_name, shortened
 from univerb.locations import locate
+from univerb.modeling.hf_inputs import longest_input, short_name, shortened
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 DEFAULT_SCORER = "minilm-l6-nli"
@@ -31,7 +31,7 @@ DEFAULT_SCORER = "minilm-l6-nli"
 NliPair = tuple[str, str]
 """A premise and a hypothesis."""
 
-_ASSETS = Path(__file__).parents[2] / "assets" / "entailment"
+_ASSETS = Path(__file__).parents[1] / "assets" / "entailment"
 _MAX_LENGTH = 512
 _ANSWERS = ("1", "0")
 _BATCH = 16
