@@ -123,6 +123,8 @@ class GenerationConfig(Profile):
     """As in HF: above 1 makes what was written less likely; a phrase counts as its base tokens."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 10)
     """As in HF: no n-gram of this many base tokens is written twice, also across phrases."""
+    repeat_from: int = Field(default=0, ge=0, le=1 << 30)
+    """Both leave out so many of the prompt's first tokens: passages are shown to be copied from."""
     seed: int = Field(default=0, ge=0, le=(1 << 63) - 1)
     """Of the random draws of each sequence."""
     stop: Texts = ()
@@ -192,6 +194,11 @@ class GenerationConfig(Profile):
             )
         return None
 
+    @property
+    def controls_repetition(self) -> bool:
+        """Whether what was written makes anything less likely."""
+        return self.no_repeat_ngram_size > 0 or self.repetition_penalty != 1.0
+
     def options(self) -> dict[str, Any]:
         """Return what was set, as keywords."""
         return {name: getattr(self, name) for name in self.model_fields_set}
@@ -246,6 +253,7 @@ class GenerationOptions(TypedDict, total=False):
     top_k: int | None
     repetition_penalty: float | None
     no_repeat_ngram_size: int | None
+    repeat_from: int | None
     seed: int | None
     stop: list[str] | tuple[str, ...] | None
     ban: list[str] | tuple[str, ...] | None
@@ -263,7 +271,7 @@ class GenerationOptions(TypedDict, total=False):
 
 
 EXPERT_OPTIONS = frozenset(
-    {"positions", "dtype", "overshoot", "segment", "growth"}
+    {"positions", "dtype", "overshoot", "segment", "growth", "repeat_from"}
     | {"explain", "exact", "drafts", "prefix_cache"}
 )
 """Options for work at the machine itself."""

@@ -54,6 +54,18 @@ def test_nothing_is_drafted_that_repetition_control_would_mask():
     assert Drafter(documents, costs, no_repeat_ngram_size=4).draft(ids, [4, 5], 9, 1) is None
 
 
+def test_what_repetition_control_leaves_out_may_be_drafted():
+    ids, costs = [1, 2, 3, 4, 5, 6, 9, 1, 2], RowCosts({1: 1.0, 32: 1.0})
+    documents = Documents(DynamicVocabulary(1000, [], [[2, 3, 4, 7, 8]]))
+    assert Drafter(documents, costs, no_repeat_ngram_size=4).draft(ids, [3], 9, 1) is None
+    drafter = Drafter(documents, costs, no_repeat_ngram_size=4, repeat_from=7)
+    copied = drafter.draft(ids, [3], 9, 1)
+    assert copied is not None and copied.ids[:2] == [4, 5]
+    # What was written behind it counts.
+    written = [*ids, 3, 4, 5, 6, 1, 2]
+    assert drafter.draft(written, [3], 9, 1) is None
+
+
 def test_a_document_without_new_phrases_is_looked_up_and_only_once():
     vocabulary = DynamicVocabulary(1000, [Phrase((200, 201), "x")])
     documents = Documents(vocabulary)

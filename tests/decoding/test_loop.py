@@ -481,3 +481,29 @@ def test_a_stream_that_is_dropped_frees_its_cache_at_once(tiny):
         assert decoder() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
+@pytest.mark.parametrize("after", [0, 1, 2, 7, 15])
+def test_a_stream_can_be_ended_where_it_is(circling, lease, mode, after):
+    given = {"mode": mode, "max_tokens": 200, "phrase_bias": 6.0, "ignore_eos": True}
+    whole = generate(circling, "the tenant", circling.vocabulary([lease]), **given)
+    pieces = stream(circling, "the tenant", circling.vocabulary([lease]), **given)
+    taken = [next(pieces) for _ in range(after)]
+    passes = pieces._decoder.sequences[0].stats.steps
+    ended = pieces.end()
+    assert ended.stats.steps == passes, "something was computed for a text that had ended"
+    assert ended == pieces.result == pieces.end() and list(pieces) == []
+    assert ended.finish_reason == "stop"
+    # What a pass has written already stays; the order of the text is kept.
+    assert ended.text == "".join(piece.text for piece in ended.pieces)
+    assert whole.text.startswith(ended.text.rstrip("\ufffd"))
+    assert ended.pieces[:after] == tuple(taken)
+    assert ended.stats.steps <= whole.stats.steps
+    assert not after or ended.stats.base_tokens < whole.stats.base_tokens
+
+
+def test_a_stream_that_has_ended_stays_as_it_is(circling):
+    pieces = stream(circling, "the tenant", max_tokens=5, ignore_eos=True)
+    whole = pieces.result
+    assert pieces.end() == whole and whole.finish_reason == "length"

@@ -1,5 +1,6 @@
 """`no_repeat_ngram_size`: HF's meaning for tokens, across phrases, in every mode and engine."""
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,8 +9,10 @@ from transformers import NoRepeatNGramLogitsProcessor
 
 from conftest import make_llama, make_tokenizer, stir
 from tiny_gguf import load_tiny, needs_llamacpp
-from univerb.decoding.loop import batch, generate
+from univerb.config import GenerationConfig
+from univerb.decoding.loop import batch, generate, stream
 from univerb.decoding.repetition import RepeatedPhrases, WrittenNGrams, repeated_tokens
+from univerb.decoding.terms import Terms
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
@@ -137,3 +140,107 @@ def test_a_phrase_is_cut_before_the_token_that_would_repeat():
     text = generate(lm, [6, 7, 9], vocabulary, no_repeat_ngram_size=2, ignore_eos=True, **given)
     first = text.pieces[0]
     assert first.is_phrase and first.ids == (5, 6)
+
+
+# -- `repeat_from`: passages are shown to be copied from ------------------------------------------
+
+PHRASE_MODES = [
+    {"mode": "atomic", "phrase_bias": 900.0},
+    {"mode": "unfold", "tolerance": 1.0, "phrase_bias": 900.0},
+]
+CONTROLS = [{"no_repeat_ngram_size": 2}, {"repetition_penalty": 50.0}]
+
+
+@pytest.mark.parametrize("given", [{"mode": "verify"}, {"temperature": 1.0}, *PHRASE_MODES])
+@pytest.mark.parametrize("control", [{}, *CONTROLS])
+def test_from_the_beginning_is_the_default(circling, lease, given, control):
+    options = {"max_tokens": 30, "ignore_eos": True, **given, **control}
+    vocabulary = circling.vocabulary([lease])
+    default = generate(circling, PROMPT, vocabulary, **options)
+    assert flat(generate(circling, PROMPT, vocabulary, repeat_from=0, **options)) == flat(default)
+
+
+@pytest.mark.parametrize("given", PHRASE_MODES)
+def test_phrases_of_what_is_left_out_may_be_copied(circling, lease, given):
+    shown = circling.tokenizer.encode_prompt(lease.text + "\n\n")
+    ids = [*shown, *circling.tokenizer.encode(PROMPT).ids]
+    options = {"max_tokens": 24, "ignore_eos": True, "no_repeat_ngram_size": 2, **given}
+    vocabulary = circling.vocabulary([lease])
+    masked = generate(circling, ids, vocabulary, **options)
+    assert not has_repeat([*ids[-4:], *flat(masked)], 2) and masked.stats.phrase_share < 0.5
+    free = generate(circling, ids, vocabulary, repeat_from=len(shown), **options)
+    assert free.stats.phrase_share > 0.5
+    # What follows the passages is never repeated, and neither is what is written.
+    assert not has_repeat([*ids[len(shown) :], *flat(free)], 2)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("mode", ["atomic", "unfold", "verify"])
+def test_what_is_left_out_is_as_if_it_had_not_been_written(circling, lease, mode, control):
+    """The circling LM sees the last token only: it writes the same without what is left out."""
+    shown = circling.tokenizer.encode(lease.text).ids
+    prompt = circling.tokenizer.encode(PROMPT).ids
+    given = {"max_tokens": 40, "ignore_eos": True, "mode": mode, **control}
+    vocabulary = circling.vocabulary([lease]) if mode == "verify" else None
+    alone = flat(generate(circling, prompt, vocabulary, **given))
+    behind = flat(
+        generate(circling, [*shown, *prompt], vocabulary, repeat_from=len(shown), **given)
+    )
+    assert behind == alone
+    assert flat(generate(circling, [*shown, *prompt], vocabulary, **given)) != alone
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("given", [{"mode": "verify"}, {"temperature": 1.0}, *PHRASE_MODES])
+def test_more_than_the_prompt_may_be_left_out(circling, lease, given, control):
+    options = {"max_tokens": 12, "ignore_eos": True, **given, **control}
+    vocabulary = circling.vocabulary([lease])
+    far = generate(circling, PROMPT, vocabulary, repeat_from=10_000, **options)
+    plain = {name: value for name, value in options.items() if name not in control}
+    assert flat(far) == flat(generate(circling, PROMPT, vocabulary, **plain))
+
+
+def test_each_of_a_batch_and_a_stream_leave_out_the_same(circling, lease):
+    shown = circling.tokenizer.encode(lease.text).ids
+    prompts = [[*shown, *circling.tokenizer.encode(text).ids] for text in (PROMPT, " the rent")]
+    vocabulary = circling.vocabulary([lease])
+    given = {"max_tokens": 24, "ignore_eos": True, "no_repeat_ngram_size": 2, "phrase_bias": 8.0}
+    given["repeat_from"] = len(shown)
+    together = batch(circling, prompts, vocabulary, **given)
+    for prompt, generation in zip(prompts, together, strict=True):
+        assert flat(generation) == flat(generate(circling, prompt, vocabulary, **given))
+        streamed = stream(circling, prompt, vocabulary, **given)
+        assert "".join(piece.text for piece in streamed) == generation.text
+
+
+@pytest.mark.parametrize(("repeat_from", "is_fitting"), [(0, False), (4, True), (99, True)])
+def test_a_preferred_text_of_what_is_left_out_may_be_written(circling, repeat_from, is_fitting):
+    term = "tenant shall pay"
+    shown = circling.tokenizer.encode_inside(term).ids
+    assert len(shown) == 4
+    config = GenerationConfig(
+        prefer=[term], max_tokens=20, no_repeat_ngram_size=2, repeat_from=repeat_from
+    )
+    terms = Terms(config, circling.tokenizer, None, 20)
+    logits = numpy.zeros(320, numpy.float32)
+    logits[shown[0]] = 9.0
+    prompt = [*shown, *circling.tokenizer.encode(" on the").ids]
+    assert (terms.fitting(logits, prompt, []) is not None) == is_fitting
+
+
+@needs_llamacpp
+def test_llamacpp_leaves_out_the_same(tmp_path, lease):
+    lm = load_tiny(tmp_path)
+    shown = lm.tokenizer.encode_prompt(lease.text)
+    ids = [*shown, *lm.tokenizer.encode(PROMPT).ids]
+    vocabulary = lm.vocabulary([lease])
+    for mode in PHRASE_MODES:
+        options = {"max_tokens": 20, "ignore_eos": True, "no_repeat_ngram_size": 2, **mode}
+        masked = generate(lm, ids, vocabulary, **options)
+        free = generate(lm, ids, vocabulary, repeat_from=len(shown), **options)
+        assert free.stats.phrase_share > 0.5 > masked.stats.phrase_share
+        assert not has_repeat(flat(free), 2)
+    plain = {"max_tokens": 12, "ignore_eos": True}
+    for control in CONTROLS:
+        far = generate(lm, ids, repeat_from=10_000, **plain, **control)
+        assert flat(far) == flat(generate(lm, ids, **plain))

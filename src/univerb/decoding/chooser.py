@@ -52,6 +52,7 @@ class Chooser:
         """Whether nobody asks how likely other choices were."""
         self._counted_seconds = 0.0
         self._no_repeat = config.no_repeat_ngram_size
+        self._repeat_from = config.repeat_from
         self.masked_tokens: frozenset[int] = frozenset()
         """Tokens that may not follow for now."""
 
@@ -77,7 +78,7 @@ class Chooser:
         phrases = self._phrases(place, allowed)
         if phrases is not None and masked:
             phrases = phrases.where(~numpy.isin(phrases.first_tokens, list(masked)))
-        seen = [*ids, *units]
+        seen = [*ids[self._repeat_from :], *units]
         return choose(place.logits, allowed, phrases, self._sampler, seen, self._eagerness)
 
     def _choose_one(
@@ -91,7 +92,7 @@ class Chooser:
             token = int(tokens[0])
         else:
             allowed = numpy.where(is_accepted, head.voted(place), -numpy.inf)
-            token = self._sampler.pick(self._sampler.filtered(allowed, place.ids))
+            token = self._sampler.pick(self._filtered(allowed, place.ids))
         phrase = None if token in masked else head.greedy(token, place)
         return Choice(token if phrase is None else len(allowed) + phrase, place.logits)
 
@@ -99,7 +100,7 @@ class Chooser:
         """Return which tokens documents may vote for: greedily in `unfold`, those it accepts."""
         if self._is_atomic or not self._sampler.is_greedy or self._tolerance == 1.0:
             return allowed > -numpy.inf
-        filtered = self._sampler.filtered(allowed, ids)
+        filtered = self._filtered(allowed, ids)
         is_accepted = numpy.zeros(len(allowed), dtype=bool)
         is_accepted[accepted_tokens(filtered, self._tolerance)] = True
         return is_accepted & (allowed > -numpy.inf)
@@ -115,7 +116,7 @@ class Chooser:
         if self._voting is not None or not self._sampler.is_greedy:
             return True
         allowed, _ = self._allowed(logits, ids)
-        return int(self._sampler.filtered(allowed, ids).argmax()) == token
+        return int(self._filtered(allowed, ids).argmax()) == token
 
     def accepted(
         self, phrase: Sequence[int], before: list[int], logits: Floats
@@ -133,7 +134,7 @@ class Chooser:
         for count in range(1, len(phrase)):
             token, written = phrase[count], [*before, *phrase[:count]]
             allowed, masked = self._allowed(logits[count - 1], written)
-            filtered = self._sampler.filtered(allowed, written)
+            filtered = self._filtered(allowed, written)
             if token in masked or not accepts(filtered, token, self._tolerance, self._sampler):
                 others = filtered.copy()
                 others[token] = -numpy.inf
@@ -144,11 +145,14 @@ class Chooser:
         """Mask the tokens that would repeat an n-gram and others; returns them, too."""
         masked: Set[int] = self.masked_tokens
         if self._no_repeat:
-            masked = masked | repeated_tokens(ids, self._no_repeat)
+            masked = masked | repeated_tokens(ids[self._repeat_from :], self._no_repeat)
         if masked:
             logits = logits.copy()
             logits[list(masked)] = -numpy.inf
         return logits, masked
+
+    def _filtered(self, logits: Floats, ids: Sequence[int]) -> Floats:
+        return self._sampler.filtered(logits, ids[self._repeat_from :])
 
     def _phrases(self, place: Place, allowed: Floats) -> PhraseLogits | None:
         """Score the phrases that may be chosen; in `unfold` those whose first token is accepted."""
@@ -157,7 +161,7 @@ class Chooser:
         takes_best = self._voting is not None and self._sampler.is_greedy
         if self._is_atomic and not takes_best:
             return self._head.logits(place)
-        filtered = self._sampler.filtered(allowed, place.ids)
+        filtered = self._filtered(allowed, place.ids)
         if takes_best:
             best = numpy.array([filtered.argmax()])
             return self._head.logits_by_first_token(best, place)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from univerb.decoding.acceptance import AcceptanceRates, DraftSource, best_length
+from univerb.decoding.choice import Choice
 from univerb.decoding.repetition import WrittenNGrams
+from univerb.decoding.results import Candidate
 from univerb.decoding.suffixes import DEPTH, DocumentSuffixes, Match, TextSuffixes
 from univerb.engines.row_costs import MAX_ROWS, RowCosts
 from univerb.vocabulary import DynamicVocabulary
@@ -26,6 +28,16 @@ class Draft(NamedTuple):
     source: DraftSource
     match: int
     """Number of tokens that agreed before it."""
+
+
+class UnreadPass(NamedTuple):
+    """Rows of a pass that was asked for."""
+
+    ids: Sequence[int]
+    choice: Choice
+    """What was chosen: its tokens come first, a draft may follow."""
+    candidates: tuple[Candidate, ...]
+    draft: Draft | None
 
 
 _sorted: WeakKeyDictionary[DynamicVocabulary, tuple[int, DocumentSuffixes]] = WeakKeyDictionary()
@@ -67,14 +79,20 @@ class Drafter:
         documents: Where its vocabulary comes from.
         costs: What passes cost.
         no_repeat_ngram_size: Draft no token that would complete such an n-gram again; 0 is any.
+        repeat_from: Where the text begins whose n-grams count.
     """
 
     def __init__(
-        self, documents: Documents, costs: RowCosts, no_repeat_ngram_size: int = 0
+        self,
+        documents: Documents,
+        costs: RowCosts,
+        no_repeat_ngram_size: int = 0,
+        repeat_from: int = 0,
     ) -> None:
         self._documents = documents
         self._costs = costs
         self._ngrams = WrittenNGrams(no_repeat_ngram_size) if no_repeat_ngram_size else None
+        self._repeat_from = repeat_from
         self._text = TextSuffixes()
         self._rates = AcceptanceRates()
 
@@ -112,7 +130,7 @@ class Drafter:
         """Return how many drafted tokens may follow a unit: none that repeats an n-gram."""
         if self._ngrams is None:
             return len(drafted)
-        self._ngrams.update(ids)
+        self._ngrams.update(ids[self._repeat_from :])
         return max(self._ngrams.count_new([*unit, *drafted]) - len(unit), 0)
 
     def _text_after(self, ids: Sequence[int], unit: Sequence[int], count: int) -> Match:

@@ -92,6 +92,8 @@ class Decoder:
         return []
 
     def _advance(self) -> list[tuple[int, Piece]]:
+        # A text may have been ended from outside.
+        self._drop_finished([()] * len(self._running))
         batch_size = len(self._running)
         rows = [self.sequences[index].draft(batch_size) for index in self._running]
         rows = self._drop_finished(rows)
@@ -241,6 +243,11 @@ class Stream:
 
     def __next__(self) -> Piece:
         return next(self._iterator)
+
+    def end(self) -> Generation:
+        """End the text where it is, and return it."""
+        self._decoder.sequences[0].finish("stop")
+        return self.result
 
     @property
     def result(self) -> Generation:

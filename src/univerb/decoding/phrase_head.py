@@ -108,6 +108,7 @@ class PhraseHead:
         # A phrase that is fed as its tokens is cut before the token that would repeat.
         size = config.no_repeat_ngram_size if config.mode == "atomic" else 0
         self._repeated = RepeatedPhrases(vocabulary, size) if size else None
+        self._repeat_from = config.repeat_from
 
     def update(self) -> None:
         """Follow the vocabulary: encode what is new, mask what is gone or banned."""
@@ -203,7 +204,8 @@ class PhraseHead:
 
     def _repeated_indices(self, ids: Sequence[int]) -> set[int]:
         """Return the phrases that would repeat an n-gram after some base tokens."""
-        return self._repeated.update(ids) if self._repeated else set()
+        counted = ids[self._repeat_from :]
+        return self._repeated.update(counted) if self._repeated and counted else set()
 
     def is_masked(self, index: int) -> bool:
         """Whether a phrase may not be chosen any more."""

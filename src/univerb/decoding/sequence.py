@@ -2,13 +2,12 @@
 
 import time
 from collections import abc
-from typing import NamedTuple
 
 from univerb.config import GenerationConfig
 from univerb.decoding.choice import Choice
 from univerb.decoding.chooser import Chooser, State
 from univerb.decoding.conditional_head import ConditionalPhraseHead
-from univerb.decoding.drafter import Documents, Draft, Drafter
+from univerb.decoding.drafter import Documents, Draft, Drafter, UnreadPass
 from univerb.decoding.first_token_head import FirstTokenHead, scores_phrases
 from univerb.decoding.naming import Part, accepted_parts, joined
 from univerb.decoding.output_text import OutputText
@@ -22,16 +21,6 @@ from univerb.phrase import Phrase
 from univerb.vocabulary import DynamicVocabulary
 
 _CANDIDATES = 5
-
-
-class _Unread(NamedTuple):
-    """Rows of a pass that was asked for."""
-
-    ids: abc.Sequence[int]
-    choice: Choice
-    """What was chosen: its tokens come first, a draft may follow."""
-    candidates: tuple[Candidate, ...]
-    draft: Draft | None
 
 
 class Sequence:
@@ -74,7 +63,7 @@ class Sequence:
         self._state: State | None = None
         self._chosen: Choice | None = None
         """A choice that was drawn where a draft was rejected, but not yet carried out."""
-        self._unread: _Unread | None = None
+        self._unread: UnreadPass | None = None
         self._term: Phrase | None = None
         """A text that was asked for and is being read: it stands or falls as a whole."""
 
@@ -96,7 +85,8 @@ class Sequence:
         may_draft = drafts and not (self._is_atomic or is_growing or asks_for_terms)
         if may_draft and (vocabulary.size or config.growth is not None):
             costs = engine.row_costs(config)
-            self._drafter = Drafter(documents, costs, config.no_repeat_ngram_size)
+            repetition = config.no_repeat_ngram_size, config.repeat_from
+            self._drafter = Drafter(documents, costs, *repetition)
 
     @property
     def stats(self) -> Stats:
@@ -173,7 +163,7 @@ class Sequence:
         draft = self._draft_after(ids, batch_size)
         if draft or len(ids) > 1:
             rows = [*ids, *(draft.ids if draft else ())]
-            self._unread = _Unread(rows, choice, candidates, draft)
+            self._unread = UnreadPass(rows, choice, candidates, draft)
             return rows
         self._tick()
         scored = choice if self._is_atomic else Choice(choice.unit, self._state.logits)
@@ -194,9 +184,14 @@ class Sequence:
             self._state = State.after(output, accepted - 1)
         self.stats.pass_ends.append(self._text.produced)
         self._context_left -= accepted
-        if self._context_left <= 0 and not self.finish_reason:
-            self._text.finish("length")
+        if self._context_left <= 0:
+            self.finish("length")
         return rows - accepted
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the text, if it has not ended."""
+        if not self.finish_reason:
+            self._text.finish(reason)
 
     def missing_terms(self, text: str) -> tuple[str, ...]:
         """Return what was asked for and is not in the text that was released."""
@@ -308,7 +303,7 @@ class Sequence:
             self._tick([] if unit is None else [unit])
         return len(term)
 
-    def _accept_unread(self, unread: _Unread, output: Output) -> int:
+    def _accept_unread(self, unread: UnreadPass, output: Output) -> int:
         """Keep what would have been chosen unit by unit; returns the number of rows that stand."""
         assert self._state is not None
         self._unread = None
@@ -387,8 +382,8 @@ class Sequence:
         self._finish_if_full()
 
     def _finish_if_full(self) -> None:
-        if self._text.left <= 0 and not self.finish_reason:
-            self._text.finish("length")
+        if self._text.left <= 0:
+            self.finish("length")
 
     def _explain(self, choice: Choice) -> tuple[Candidate, ...]:
         best = choice.best(_CANDIDATES) if self._config.explain else []

@@ -35,6 +35,7 @@ class Terms:
         self._tokenizer = tokenizer
         self._budget = budget
         self._no_repeat = config.no_repeat_ngram_size
+        self._repeat_from = config.repeat_from
         self._required = set(config.require)
         self._phrases = {
             text: self._phrase(text, vocabulary)
@@ -144,11 +145,12 @@ class Terms:
         phrase, is_required = self._phrases[term], term in self._required
         if len(phrase) > self._budget - written - self.reserved + len(phrase) * is_required:
             return False
+        counted = ids[self._repeat_from :]
         return (
             is_required
             or not self._no_repeat
             or all(
-                token not in repeated_tokens([*ids, *phrase.ids[:index]], self._no_repeat)
+                token not in repeated_tokens([*counted, *phrase.ids[:index]], self._no_repeat)
                 for index, token in enumerate(phrase.ids)
             )
         )
