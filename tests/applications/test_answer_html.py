@@ -5,12 +5,13 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges import agreeing
 from univerb.applications.answer import Answer
 from univerb.applications.answer_html import answer_html
-from univerb.applications.citations import cited_text
+from univerb.applications.citations import Citation, CitedText
+from univerb.applications.cited_text import cited_text, sentence_at, supported_marks
 from univerb.decoding.results import Generation, Piece, Stats
 from univerb.documents.chunks import Chunk
-from univerb.phrase import Phrase, Span
 
 VOID = {"meta"}
 
@@ -43,21 +44,26 @@ class Page(HTMLParser):
 
 
 def an_answer(
-    texts: list[str], question: str = "Why?", names: str = "ab", typed: str = ""
+    texts: list[str], question: str = "Why?", names: str = "ab", is_cut: bool = False
 ) -> Answer:
     """An answer that quotes the whole of each text, both of them twice."""
     passages = tuple(Chunk(name, 5, text.strip()) for name, text in zip(names, texts, strict=True))
-    pieces = []
-    for passage in (*passages, *passages):
-        phrase = Phrase((1, 2), " " + passage.text, (Span(passage.document, 5, passage.end),))
-        pieces += [Piece(phrase.text, (1, 2), 0.0, phrase), Piece(f" and{typed}", (3,), 0.0)]
-    generation = Generation("".join(p.text for p in pieces), tuple(pieces), "eos", Stats())
-    cited = cited_text(generation, passages, "inline", "all")
-    return Answer(question, cited, passages, generation, truncated=bool(typed))
+    text, citations = "", []
+    for number, passage in [*enumerate(passages, 1)] * 2:
+        text += " " if text else ""
+        place = passage.start, passage.end, len(text), len(text) + len(passage.text)
+        citations.append((number, passage, *place))
+        text += passage.text + " and"
+    sentence = sentence_at(text, 0, len(text))._replace(support="partly", markers=(1, 2))
+    cited = tuple(Citation(*each, answer=text) for each in citations)
+    marks = supported_marks(cited, [sentence], "inline")
+    whole = CitedText(text, cited, (sentence,), (), marks)
+    generation = Generation(text, (Piece(text, (3,), 0.0),), "eos", Stats())
+    return Answer(question, whole, passages, generation, truncated=is_cut)
 
 
 def test_everything_is_on_the_page():
-    result = an_answer(["the rent is due", "pay each month"], typed=" [2]")
+    result = an_answer(["the rent is due", "pay each month"], is_cut=True)
     page = Page(answer_html(result))
     assert page.texts["title"] == page.texts["h1"] == "Why?"
     assert result.rendered in page.texts["visible"]
@@ -73,17 +79,32 @@ def test_everything_is_on_the_page():
 
 
 def test_a_popover_shows_the_source_in_context():
-    text = "long before " * 20 + "the rent" + " long after" * 20
-    start = text.index("the rent")
-    phrase = Phrase((1, 2), " the rent", (Span("a", start, start + 8),))
-    generation = Generation(" the rent", (Piece(" the rent", (1, 2), 0.0, phrase),), "eos", Stats())
+    text = "long before " * 20 + "the monthly rent" + " long after" * 20
+    start = text.index("the monthly rent")
+    generation = Generation("See the monthly rent", (), "eos", Stats())
     passages = (Chunk("a", 0, text),)
-    cited = cited_text(generation, passages, "sentence", "best")
-    page = Page(answer_html(Answer("Why?", cited, passages, generation, truncated=False)))
+    cited = cited_text(generation, passages, judge=agreeing())
+    page = Page(answer_html(Answer("Why?", cited, passages, generation)))
     shown = page.texts["pop"]
-    assert page.texts["b"] == "the rent"
-    assert "before the rent long" in shown and f"a, characters {start}-{start + 8}" in shown
+    assert page.texts["b"] == "the monthly rent"
+    assert "before the monthly rent long" in shown
+    assert f"a, characters {start}-{start + 16}" in shown
     assert shown.startswith("…") and "…[1] a" in shown and len(shown) < 250
+
+
+def test_quotes_have_a_page_and_so_has_nothing():
+    passage = Chunk("a", 3, "The rent is\ndue each month.")
+    text = "The rent is due each month."
+    sentence = sentence_at(text, 0, len(text))._replace(support="quoted", markers=(1,))
+    citation = Citation(1, passage, 3, 29, 0, 26, answer=text)
+    marks = supported_marks([citation], [sentence], "sentence")
+    quoted = CitedText(text, (citation,), (sentence,), (), marks)
+    page = Page(answer_html(Answer("When?", quoted, (passage,), None)))
+    assert "The rent is due each month [1]." in page.texts["visible"]
+    assert page.texts["mark"] == "The rent is\ndue each month" == page.texts["b"]
+    nothing = Answer("When?", CitedText("Not found in the documents."), (), None)
+    page = Page(answer_html(nothing))
+    assert "Not found in the documents." in page.texts["visible"] and "mark" not in page.texts
 
 
 texts = st.text(min_size=1, max_size=30).filter(str.strip)

@@ -15,10 +15,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import TEXT, make_llama, make_tokenizer, saved
+from conftest import TEXT, make_llama, make_tokenizer, saved, stir
 from univerb.applications import batch_jobs, corpus_profile
 from univerb.applications.batch_jobs import BatchSettings, Group, run_batch
 from univerb.applications.batch_requests import BODIES, UNSUPPORTED, read_lines
+from univerb.applications.context import in_context, message_in_context
 from univerb.applications.corpus_profile import CorpusProfile, write_profile
 from univerb.config import REQUEST_OPTIONS, GenerationConfig
 from univerb.corpus import open_corpus
@@ -26,6 +27,7 @@ from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
 from univerb.decoding import loop
 from univerb.decoding.loop import generate
+from univerb.documents.chunks import Chunk
 from univerb.engines.torch.prefix_cache import PrefixCache
 from univerb.errors import (
     CorruptCorpusError,
@@ -50,8 +52,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     lm = DynamicLM.wrap(make_llama(), tokenizer)
     backbone = saved(tmp_path_factory.mktemp("jobs") / "tiny", lm)
-    DynamicLM.wrap(*load_backbone(str(backbone))).save_pretrained(backbone.parent / "encoder")
+    lm = DynamicLM.wrap(*load_backbone(str(backbone)))
+    lm.save_pretrained(backbone.parent / "encoder")
+    # One that is fresh finds phrases equally likely: rounding would choose between them.
+    stir(lm).save_pretrained(backbone.parent / "stirred")
     return backbone.parent / "encoder"
+
+
+@pytest.fixture(scope="module")
+def stirred(model: Path) -> Path:
+    """An encoder that does not find all phrases equally likely."""
+    return model.parent / "stirred"
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +189,7 @@ def test_phrases_of_a_request_and_of_the_job(run, lm, tmp_path):
     lease = tmp_path / "lease.txt"
     lease.write_text(TEXT)
     found = run(
-        request("job"),
+        request("job", context=0),
         request("own", phrases=["thirty days written notice"]),
         request("documents", documents=[TEXT, {"text": TEXT, "name": "mine"}]),
         docs=(str(lease),),
@@ -261,6 +272,12 @@ def test_a_chat_has_a_user_and_may_have_a_system(run, lm):
         ({"prompt": "word " * 600}, ["tokens", "512", "truncate"]),
         ({"prompt": ["a", "b"]}, ["body.prompt"]),
         ({"prompt": [1, 99999]}, ["ids from 1 to 99999"]),
+        ({"prompt": [1, 1 << 70], "documents": [TEXT]}, ["ids from 1 to 11805916"]),
+        ({"prompt": "", "documents": [TEXT]}, ["empty"]),
+        ({"prompt": [], "documents": [TEXT]}, ["empty"]),
+        ({"context": -1}, ["body.context"]),
+        ({"context": 65}, ["body.context"]),
+        ({"context": True}, ["body.context"]),
         ({"prompt": "\ud800"}, ["body.prompt"]),
         ({"model": "gpt-4"}, ["'gpt-4'", "this job runs"]),
     ],
@@ -320,10 +337,64 @@ def test_a_request_overrides_the_jobs_options(run):
 def test_a_default_that_is_asked_for_is_not_the_profiles(run, lm):
     same: dict[str, Any] = {"tolerance": 1.0, "max_tokens": 30}
     asked = [same, same | {"phrase_bias": GenerationConfig().phrase_bias}]
-    found = run(*(request(str(n), documents=[TEXT], **each) for n, each in enumerate(asked)))
+    lines = [request(str(n), documents=[TEXT], context=0, **o) for n, o in enumerate(asked)]
+    found = run(*lines)
     phrases = lm.vocabulary([Document(TEXT)])
     alone = [generate(lm, "The tenant", phrases, **each).text for each in asked]
     assert [text(one) for one in found] == alone and alone[0] != alone[1]
+
+
+def test_a_request_is_shown_passages_of_its_own_documents_or_of_the_jobs(run, lm, tmp_path):
+    lease, own = tmp_path / "lease.txt", "The captain shall steer the ship."
+    lease.write_text(TEXT)
+    user = {"role": "user", "content": "Who pays?"}
+    found = run(
+        request("job"),
+        request("own", documents=[own]),
+        request("none", documents=[own], context=0),
+        request("phrases", phrases=["quiet enjoyment"]),
+        request("ids", prompt=lm.tokenizer.encode_prompt("The tenant"), documents=[own]),
+        request("chat", messages=[user], documents=[own]),
+        request("no room", documents=[own], max_tokens=5000, stop="."),
+        docs=(str(lease),),
+        decoding=GenerationConfig(mode="verify"),
+    )
+    shown = [Chunk("lease.txt", 0, TEXT)], [Chunk("document-1", 0, own)]
+    ids = lm.tokenizer.encode_prompt("The tenant")
+    prompts = [
+        in_context(lm, "The tenant", shown[0]).ids,
+        in_context(lm, "The tenant", shown[1]).ids,
+        ids,
+        ids,
+        in_context(lm, ids, shown[1]).ids,
+        message_in_context(lm, "Who pays?", shown[1]).ids,
+    ]
+    for prompt, answer in zip(prompts, found, strict=False):
+        assert body(answer)["usage"]["prompt_tokens"] == len(prompt)
+        assert text(answer) == generate(lm, prompt, max_tokens=6).text
+    assert body(found[-1])["usage"]["prompt_tokens"] == len(ids)
+
+
+def test_passages_are_left_out_of_repetition_control(run, lm):
+    options = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "max_tokens": 20}
+    lines = [request(str(n), documents=[TEXT], **options, **ONLY_PHRASES) for n in range(2)]
+    asked = in_context(lm, "The tenant", [Chunk("document-1", 0, TEXT)])
+    phrases = lm.vocabulary([Document(TEXT)])
+    given = {**options, **ONLY_PHRASES, "repeat_from": asked.shown}
+    alone = generate(lm, asked.ids, phrases, **given)
+    assert [text(one) for one in run(*lines)] == [alone.text] * 2
+    assert alone.stats.phrase_share > 0.5
+
+
+def test_a_corpus_shows_its_passages_too(tmp_path, model, lm):
+    corpus = tmp_path / "c.uv"
+    build_corpus(corpus, [Document(TEXT, "lease.txt")], lm, CorpusSettings(sizes=(2, 8)))
+    lines = [request("shown"), request("hidden", context=0), request("ids", prompt=[5, 6, 7])]
+    source, output = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    settings = BatchSettings(model=str(model), corpus=str(corpus))
+    run_batch(source, output, settings, local_workers())
+    read = [body(answer)["usage"]["prompt_tokens"] for answer in answers(output)]
+    assert read[0] > 10 * read[1] and read[1] == len(lm.tokenizer.encode_prompt("The tenant"))
 
 
 json_values = st.recursive(
@@ -516,12 +587,12 @@ def test_what_is_wrong_with_the_job_ends_it(run, tmp_path):
         run_batch(source, source / "o.jsonl", BatchSettings(), local_workers())
 
 
-def test_the_texts_do_not_depend_on_the_batch_size(tmp_path, model):
+def test_the_texts_do_not_depend_on_the_batch_size(tmp_path, stirred):
     source = write(tmp_path / "in.jsonl", mixed())
     made = []
     for size in (1, 3, 16):
         output = tmp_path / f"{size}.jsonl"
-        common = BatchSettings(model=str(model), batch_size=size)
+        common = BatchSettings(model=str(stirred), batch_size=size)
         assert run_batch(source, output, common, local_workers()) == (16, 4, 0, 0)
         found = answers(output)
         made.append([text(one) for one in found if one["response"]["status_code"] == 200])
@@ -540,9 +611,9 @@ def test_the_threads_of_the_caller_are_as_they_were(run):
 
 @pytest.mark.parametrize("torn", [b"", b'{"id": "batch_req_', b'{"id": 1}\n', None])
 @pytest.mark.parametrize("died_before", [0, 1, 3])
-def test_an_interrupted_job_goes_on_where_it_was(tmp_path, model, died_before, torn):
+def test_an_interrupted_job_goes_on_where_it_was(tmp_path, stirred, died_before, torn):
     source = write(tmp_path / "in.jsonl", mixed())
-    common = BatchSettings(model=str(model), batch_size=4)
+    common = BatchSettings(model=str(stirred), batch_size=4)
     run_batch(source, tmp_path / "whole.jsonl", common, local_workers())
     output, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
     with pytest.raises(KeyboardInterrupt):
@@ -605,9 +676,9 @@ def test_two_runs_do_not_write_the_same_output(tmp_path, model):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
-def test_ray_writes_the_same_bytes(tmp_path, model):
+def test_ray_writes_the_same_bytes(tmp_path, stirred):
     source = write(tmp_path / "in.jsonl", mixed(24))
-    run_batch(source, tmp_path / "local.jsonl", BatchSettings(model=str(model)), local_workers())
+    run_batch(source, tmp_path / "local.jsonl", BatchSettings(model=str(stirred)), local_workers())
     script = """
         import sys
         from pathlib import Path
@@ -620,7 +691,7 @@ def test_ray_writes_the_same_bytes(tmp_path, model):
             print(run_batch(Path(source), Path(output), BatchSettings(model=model), workers))
     """
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), source, tmp_path / "ray.jsonl", model],
+        [sys.executable, "-c", textwrap.dedent(script), source, tmp_path / "ray.jsonl", stirred],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         timeout=900,

@@ -25,6 +25,7 @@ from conftest import (
 from univerb.applications import calibrate as module
 from univerb.applications.calibrate import (
     Calibration,
+    NoChangeWarning,
     Trial,
     _read,
     _walked,
@@ -32,8 +33,10 @@ from univerb.applications.calibrate import (
     fastest,
     save_profile,
 )
+from univerb.applications.context import DEFAULT_CONTEXT, in_context
 from univerb.applications.corpus_profile import profile_options
 from univerb.applications.coverage import passages_of
+from univerb.applications.passages import find_passages
 from univerb.config import Profile
 from univerb.corpus import Corpus, open_corpus
 from univerb.corpus.build import build_corpus
@@ -46,6 +49,8 @@ from univerb.modeling.likelihood import exact_likelihood
 from univerb.phrase import Document, Phrase
 from univerb.vocabulary import DynamicVocabulary
 
+# Those that are not about it may leave the text as it is.
+pytestmark = pytest.mark.filterwarnings("ignore::univerb.applications.calibrate.NoChangeWarning")
 BIASES = (-8.0, -1.0, 0.0, 2.5, 9.0)
 LEASE = Document(TEXT, "lease.txt")
 
@@ -122,6 +127,10 @@ class TestLikelihood:
         prompt = lm.tokenizer.encode(beginning).ids
         ids = lm.tokenizer.encode(beginning + rest.text).ids
         own = ids[len(prompt) :]
+        # As `generate` does, it shows the LM passages of the corpus first.
+        shown = in_context(lm, ids, find_passages(beginning, corpus, DEFAULT_CONTEXT))
+        assert shown.shown > 0
+        whole, first = torch.tensor([shown.ids]), shown.shown + len(prompt)
         assert found.tokens == len(own) and len(segmentations(own, keys)) > 2
         scale = -1 / math.log(2) / len(rest.text.encode())
         # Stored vectors are in half precision, and so is the product of the phrase head.
@@ -130,10 +139,10 @@ class TestLikelihood:
             biased = [replace(phrase, weight=phrase.weight + bias) for phrase in phrases]
             vocabulary = DynamicVocabulary(lm.static_size, biased)
             with torch.no_grad():
-                logits = lm.forward(torch.tensor([ids]), vocabulary)[0, len(prompt) - 1 : -1]
+                logits = lm.forward(whole, vocabulary)[0, first - 1 : -1]
             exact = enumerated(own, keys, logits, lm.static_size)
             assert found.bits_per_byte[bias] == pytest.approx(exact * scale, abs=error)
-        exact = enumerated(own, [], lm.forward(torch.tensor([ids]))[0, len(prompt) - 1 :], 0)
+        exact = enumerated(own, [], lm.forward(whole)[0, first - 1 :], 0)
         assert found.plain_bits_per_byte == pytest.approx(exact * scale, abs=1e-6)
         assert len({round(bits, 3) for bits in found.bits_per_byte.values()}) > 1
 
@@ -147,7 +156,7 @@ class TestLikelihood:
 
 
 def trial(values: tuple[float, float, float, float]) -> Trial:
-    return Trial(*values)
+    return Trial(*values, changed_rate=0.0)
 
 
 SOME = st.sampled_from([0.0, 0.5, 1.0])
@@ -171,7 +180,7 @@ class TestBest:
         ],
     )
     def test_is_fast_and_no_worse_than_the_plain_lm(self, trials, expected):
-        assert fastest([trial(values) for values in trials], 0.5) == trials[expected]
+        assert fastest([trial(values) for values in trials], 0.5) == trial(trials[expected])
 
     @given(TRIALS, SOME)
     def test_no_other_is_better(self, trials, limit):
@@ -186,11 +195,11 @@ class TestBest:
         assert chosen == fastest(trials[::-1], limit)
 
 
-def followed(seen: FlatTextScores, bias: float, tolerance: float) -> tuple[int, int]:
-    """Decode along a text (docs/method.md, Modes) and count passes and wrong tokens."""
+def followed(seen: FlatTextScores, bias: float, tolerance: float) -> tuple[int, int, int]:
+    """Decode along a text (docs/method.md, Modes): count passes, wrong and changed tokens."""
     phrases, logits = [phrase.ids for phrase in seen.phrases], torch.from_numpy(seen.logits)
-    place = passes = errors = 0
-    ids = seen.ids
+    place = passes = errors = changed = 0
+    ids, plain = seen.ids, logits.argmax(-1).tolist()
 
     def is_kept(at: int, token: int) -> bool:
         shares = logits[at].softmax(-1)
@@ -212,11 +221,12 @@ def followed(seen: FlatTextScores, bias: float, tolerance: float) -> tuple[int, 
                 errors += int(seen.logits[place].argmax()) != ids[place]
                 place += 1
                 break
+            changed += token != plain[place]
             place += 1
             if token != ids[place - 1]:
                 errors += 1
                 break
-    return passes, errors
+    return passes, errors, changed
 
 
 class TestWalk:
@@ -237,6 +247,8 @@ class TestWalk:
         assert found == followed(seen, bias, tolerance)
         if bias == -8.0 and not phrases:
             assert found[0] == len(ids)
+        if not phrases or tolerance == 0.0:
+            assert found[2] == 0
 
     @pytest.mark.parametrize("tolerance", [0.0, 0.5, 0.9, 1.0])
     @pytest.mark.parametrize("bias", [-8.0, 0.0, 2.0, 12.0])
@@ -260,9 +272,11 @@ class TestWalk:
         )
         ids = [token for piece in result.pieces for token in piece.ids]
         seen = read(lm, prompt, ids, vocabulary)
-        passes, errors = _walked(seen, bias, tolerance)
+        passes, errors, changed = _walked(seen, bias, tolerance)
         wrong = sum(a != b for a, b in zip(ids, seen.best, strict=True))
         assert errors == 0 and (tolerance > 0 or wrong == 0)
+        # What was written is other than the plain LM's as often as calibration says.
+        assert changed == wrong
         # The last token is never read.
         assert passes - result.stats.steps in (0, 1)
 
@@ -302,6 +316,7 @@ class TestWhole:
             assert 0 < one.passes_per_token <= 1 and 0 <= one.error_rate <= 1
             # Tolerance 0 writes what the plain LM writes.
             assert one.tolerance > 0 or one.error_rate == found.plain_error_rate
+            assert one.tolerance > 0 or one.changed_rate == 0
         data = json.loads(json.dumps(found.to_dict()))
         assert data["best"]["bias"] == found.best.bias
         assert len(data["trials"]) == len(found.trials)
@@ -317,14 +332,65 @@ class TestWhole:
         passes = [trial["passes_per_token"] for trial in ran.json["trials"]]
         assert min(passes) < 1.0 == max(passes)
 
+    def test_it_warns_if_the_text_stays_the_plain_lms(self, folder, corpus):
+        lm = load(folder)
+        passages = passages_of([Document(TEXT[20:], "b")], lm.tokenizer, 8, 24)
+        with pytest.warns(NoChangeWarning, match="change no word: with .* tolerance 0") as warned:
+            found = calibrate(lm, corpus, passages, tolerances=(0.0,))
+        # At tolerance 0 nothing can change.
+        assert "No other values change one" in str(warned[0].message)
+        assert warned[0].filename == __file__
+        assert not found.changes_text
+        data = found.to_dict()
+        assert data["note"] == found.note == str(warned[0].message)
+        assert data["changes_text"] is False
+
+    @pytest.mark.filterwarnings("error::univerb.applications.calibrate.NoChangeWarning")
+    def test_it_does_not_if_phrases_change_some(self, folder, corpus):
+        lm = load(folder)
+        passages = passages_of([Document(TEXT[20:], "b")], lm.tokenizer, 8, 24)
+        found = calibrate(lm, corpus, passages, biases=(12.0,), tolerances=(0.99,))
+        assert found.changes_text and found.note is None
+        assert found.best.changed_rate > 0
+
     def test_without_held_out_text_there_is_nothing_to_measure(self, folder, corpus):
         with pytest.raises(DocumentError, match="no held-out text"):
             calibrate(load(folder), corpus, [])
 
 
 def calibration(phrase_bias: float, tolerance: float) -> Calibration:
-    best = Trial(phrase_bias, tolerance, 1.0, 0.5)
+    best = Trial(phrase_bias, tolerance, 1.0, 0.5, 0.1)
     return Calibration("phrase_bias", best, 0.5, (best,), 1.0, {}, passages=1, tokens=1)
+
+
+class TestNote:
+    CAUTIOUS = Trial(2.0, 0.0, 0.75, 0.5, 0.0)
+
+    def test_names_the_fastest_values_that_change_some_and_make_no_more_errors(self):
+        trials = (
+            self.CAUTIOUS,
+            Trial(3.0, 0.3, 0.85, 0.5, 0.02),
+            Trial(4.0, 0.5, 0.8, 0.5, 0.04),
+            Trial(6.0, 0.9, 0.6, 0.7, 0.2),
+        )
+        note = replace(calibration(0.0, 0.0), best=self.CAUTIOUS, trials=trials).note
+        for words in ("phrase_bias 2 and tolerance 0,", "any text is what the plain LM", "0.75"):
+            assert words in note
+        assert "generate with phrase_bias 4 and tolerance 0.5: 4.0% of the tokens change" in note
+        assert "--held-out" in note and "-k" in note
+
+    def test_or_those_with_the_fewest_errors(self):
+        trials = (self.CAUTIOUS, Trial(3.0, 0.3, 0.6, 0.7, 0.2), Trial(4.0, 0.1, 0.7, 0.6, 0.1))
+        note = replace(calibration(0.0, 0.0), best=self.CAUTIOUS, trials=trials).note
+        assert "generate with phrase_bias 4 and tolerance 0.1: " in note
+
+    def test_of_another_tolerance_it_says_only_what_was_seen(self):
+        best = Trial(2.0, 0.5, 1.0, 0.5, 0.0)
+        note = replace(calibration(0.0, 0.0), best=best, trials=(best,), tokens=77).note
+        assert "all 77 tokens were what the plain LM writes" in note
+
+    def test_there_is_none_if_they_change_the_text(self):
+        assert calibration(3.0, 0.7).note is None
 
 
 class TestProfile:

@@ -33,6 +33,13 @@ def test_adapt_indexes_calibrates_and_reports(run, model, domain, tmp_path):
     assert found["after"]["all_phrases"]["units_per_token"] < 0.5
     profile = json.loads((corpus / "profile.json").read_text())
     assert profile["phrase_bias"] == found["calibration"]["best"]["bias"]
+    assert found["continuations"]
+    for each in found["continuations"]:
+        assert each["document"].endswith("09.txt")
+        assert each["before"]["corpus"] is None and each["before"]["passages"] == []
+        assert each["after"]["corpus"] == str(corpus)
+        assert each["after"]["passages"] == each["without_phrases"]["passages"]
+        assert each["is_changed"] is (each["after"]["text"] != each["without_phrases"]["text"])
     # What was held out is indexed in the end: users get all of their documents.
     assert json.loads(run("inspect", corpus, "--json").out)["documents"] == 12
     again = run("adapt", domain, "-o", corpus, "--model", model)
@@ -48,6 +55,39 @@ def test_the_table_names_both_sides(run, model, domain, tmp_path):
     assert ran.code == 0, ran.err
     for words in ("before", "after", "units per base token", "phrase_bias", "use it"):
         assert words in ran.out
+
+
+def test_each_continuation_says_what_the_model_had_for_it(run, model, domain, tmp_path):
+    ran = run("adapt", domain, "-o", tmp_path / "c.uv", "--model", model, "-k", 4)
+    assert ran.code == 0, ran.err
+    for words in (
+        "before  plain LM, no passages shown",
+        "without phrases  plain LM, 2 passages shown",
+        "after  phrases of c.uv, 2 passages shown",
+    ):
+        assert ran.out.count(words) == 1
+    assert "of 1 continuation;" in ran.out
+    # Elsewhere the calibrated values would be used with other chunks.
+    assert ran.out.rstrip().endswith("c.uv -k 4")
+
+
+@pytest.mark.filterwarnings("always::univerb.applications.calibrate.NoChangeWarning")
+@pytest.mark.parametrize("verb", ["adapt", "calibrate"])
+def test_a_profile_that_changes_nothing_is_said(run, model, tmp_path, verb):
+    # No two words occur twice, so the corpus has no phrases.
+    (tmp_path / "docs.txt").write_text("Nothing here returns.")
+    (tmp_path / "held.txt").write_text(f"{TEXT} {TEXT}")
+    held, corpus = tmp_path / "held.txt", tmp_path / "c.uv"
+    if verb == "adapt":
+        given = ["adapt", tmp_path / "docs.txt", "-o", corpus, "--held-out", held]
+    else:
+        assert run("index", tmp_path / "docs.txt", "-o", corpus, "--model", model).code == 0
+        given = ["calibrate", corpus, held]
+    ran = run(*given, "--model", model)
+    assert ran.code == 0, ran.err
+    assert "0.0% of the tokens other than the plain LM's" in ran.out
+    assert "note: the phrases change no word: with" in ran.err
+    assert "index more text" in ran.err
 
 
 def test_generate_takes_the_calibrated_values(run, model, domain, tmp_path, monkeypatch):

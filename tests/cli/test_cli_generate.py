@@ -1,6 +1,7 @@
 """`univerb generate` and `univerb demo`, as a user types them."""
 
 import io
+import itertools
 import json
 import re
 import shutil
@@ -14,7 +15,10 @@ from commands import ONLY_PHRASES, checked, refused
 from conftest import TEXT
 from univerb.cli import demo as cli_demo
 from univerb.cli import generate as cli_generate
+from univerb.corpus.build import build_corpus
+from univerb.corpus.manifest import CorpusSettings
 from univerb.modeling.dynamic import DynamicLM
+from univerb.phrase import Document
 
 DEMO = Path(cli_generate.__file__).parents[1] / "assets" / "demo"
 TENANT = ("generate", "The tenant")
@@ -141,9 +145,63 @@ def test_a_comparison_shows_both_texts_and_what_both_cost(run, tiny_encoder, lea
 
 def test_a_comparison_as_json_has_the_plain_models_text_too(run, tiny_encoder, lease_file):
     base = ("generate", "The tenant", "--model", tiny_encoder, "--max-tokens", 8, "--json")
-    data = run(*base, "--docs", lease_file, "--compare", *ONLY_PHRASES).json
+    data = run(*base, "--docs", lease_file, "--context", 0, "--compare", *ONLY_PHRASES).json
     assert checked(data, TEXT)["stats"]["phrase_share"] == 1.0
     assert checked(data["plain"])["text"] == run(*base).json["text"] != data["text"]
+
+
+def test_a_comparison_shows_both_the_same_passages(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--max-tokens", 20, "--json")
+    given = (*base, "--docs", lease_file)
+    data = run(*given, "--compare", *ONLY_PHRASES).json
+    # What `verify` writes is what the plain LM writes behind the same prompt.
+    assert data["plain"]["text"] == run(*given, "--mode", "verify").json["text"]
+    assert data["plain"]["text"] != run(*base).json["text"]
+    read = {data["stats"]["prompt_tokens"], data["plain"]["stats"]["prompt_tokens"]}
+    assert len(read) == 1 and min(read) > run(*base).json["stats"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("source", ["file", "corpus"])
+def test_passages_of_the_documents_stand_before_the_prompt(
+    run, tiny_encoder, lease_file, tmp_path, source
+):
+    base = ("generate", "The tenant shall pay", "--model", tiny_encoder, "--json")
+    docs = ("--docs", lease_file)
+    if source == "corpus":
+        lm = DynamicLM.from_pretrained(str(tiny_encoder))
+        build_corpus(tmp_path / "c.uv", [Document(TEXT, "lease.txt")], lm, CorpusSettings())
+        docs = ("--corpus", tmp_path / "c.uv")
+    few = ("--max-tokens", 4)
+    read = [
+        run(*base, *docs, *few, *more).json["stats"]["prompt_tokens"]
+        for more in ([], ["--context", 1], ["--context", 0])
+    ]
+    alone = run(*base, *few).json["stats"]["prompt_tokens"]
+    assert read[0] == read[1] > 10 * alone and read[2] == alone
+    plain = run(*base, *docs, "--mode", "verify", "--context", 0).json
+    assert plain["text"] == run(*base).json["text"]
+    text = run(*base[:-1], *docs, *few).out
+    assert text.startswith("The tenant shall pay"), "passages are not shown to the user"
+
+
+def test_passages_do_not_keep_a_prompt_from_its_own_context(run, tiny_encoder, lease_file):
+    base = ("generate", "--model", tiny_encoder, "--docs", lease_file, "--json")
+    long = "The tenant shall pay. " * 200
+    refused(run(*base, long), "tokens", "with --truncate.")
+    assert run(*base, long, "--truncate").json["stats"]["prompt_tokens"] == 511
+    # A budget that is larger than the context leaves no room for passages.
+    data = run(*base, "The tenant", "--max-tokens", 600).json
+    assert data["finish_reason"] in {"length", "eos"} and data["stats"]["prompt_tokens"] < 10
+
+
+def test_passages_may_be_copied_where_nothing_may_be_repeated(run, tiny_encoder, lease_file):
+    base = ("generate", "The tenant", "--model", tiny_encoder, "--docs", lease_file, "--json")
+    base += ("--no-repeat-ngram-size", 2, "--max-tokens", 24, *ONLY_PHRASES)
+    data = checked(run(*base).json, TEXT)
+    assert data["stats"]["phrase_share"] > 0.5, "every phrase of the passage was masked"
+    ids = [token for piece in data["pieces"] for token in piece["ids"]]
+    pairs = list(itertools.pairwise(ids))
+    assert len(set(pairs)) == len(pairs)
 
 
 def test_sources_are_listed_with_their_places(run, tiny_encoder, lease_file):
@@ -186,7 +244,8 @@ def test_each_mode_keeps_the_budget(run, mode, tiny_encoder, lease_file):
 def test_verify_writes_the_plain_models_text(run, tiny_encoder, lease_file):
     base = ("generate", "The tenant", "--model", tiny_encoder, "--json", "--max-tokens", 40)
     plain = run(*base).json
-    verified = run(*base, "--docs", lease_file, "--mode", "verify", "--phrase-bias", 50).json
+    given = ("--docs", lease_file, "--context", 0)
+    verified = run(*base, *given, "--mode", "verify", "--phrase-bias", 50).json
     assert verified["text"] == plain["text"]
 
 
@@ -315,6 +374,7 @@ def test_standard_input_cannot_be_prompt_and_document(run, tiny_encoder):
         (["--sizes", "8-2"], ["sizes"]),
         (["--content", "english"], ["english", "da, de, en", "zh"]),
         (["--sizes", "0-2"], ["sizes"]),
+        (["--context", "-1"], ["--context is -1"]),
         (["--docs", "lease.txt", "--max-phrases", "-1"], ["--max-phrases is -1"]),
         (["--threads", "0"], ["--threads is 0", "at least 1"]),
         (["--dtype", "int3"], ["int3", "float32"]),

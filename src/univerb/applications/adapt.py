@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from univerb.applications.before_after import BeforeAfter, write_before_after
 from univerb.applications.calibrate import Calibration, calibrate, save_profile
 from univerb.applications.coverage import (
     Coverage,
     passages_of,
     retrieved_coverage,
+    spread,
     table_coverage,
 )
 from univerb.corpus.build import OnProgress, build_corpus
@@ -24,6 +26,7 @@ from univerb.phrase import Document
 from univerb.tokenizer import Tokenizer
 
 PASSAGES_PER_DOCUMENT = 16
+_CONTINUATIONS = 5
 _HOLD_OUT_EVERY = 10
 _MOST_HELD_OUT = 50
 
@@ -51,6 +54,8 @@ class Adaptation:
     """None for a corpus without vectors."""
     before: CorpusCoverage
     after: CorpusCoverage
+    continuations: tuple[BeforeAfter, ...]
+    """Of held-out text, written while it was in no corpus."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON can hold them."""
@@ -59,6 +64,7 @@ class Adaptation:
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "continuations": [each.to_dict() for each in self.continuations],
         }
 
 
@@ -91,7 +97,8 @@ def adapt(
         progress: Called with the stage, what is done of it, and all of it.
 
     Returns:
-        The corpus and the figures. The calibrated values are stored with the corpus.
+        The corpus, the figures and five continuations. The calibrated values are stored with the
+        corpus; a NoChangeWarning says so if they leave the text as the plain LM writes it.
     """
     indexed, measured = (documents, held_out) if held_out else split_held_out(documents)
     _check_not_indexed(folder, held_out or documents)
@@ -107,11 +114,31 @@ def adapt(
         report = partial(progress, "calibration") if progress else None
         calibration = calibrate(lm, corpus, passages, k, progress=report)
         save_profile(corpus, lm, calibration)
-    coverages = [_coverage(c, measured, passages, lm.tokenizer, k) for c in (before, corpus)]
+    report = partial(progress, "continuations") if progress else None
+    prompts = _prompts(measured, passages, lm.tokenizer)
+    continuations = write_before_after(lm, prompts, before, corpus, k, report)
+    coverage = partial(_coverage, held_out=measured, passages=passages, tokenizer=lm.tokenizer, k=k)
+    before_coverage, after_coverage = coverage(before), coverage(corpus)
     if not held_out:
         # It was set apart for the measurement only: users get all of their documents.
         corpus = build(documents=documents)
-    return Adaptation(corpus, calibration, *coverages)
+    return Adaptation(corpus, calibration, before_coverage, after_coverage, continuations)
+
+
+def _prompts(
+    held_out: Sequence[Document], seen: Sequence[tuple[str, Document]], tokenizer: Tokenizer
+) -> list[tuple[str, str]]:
+    """Choose beginnings to continue: those that calibration has not seen come first."""
+    every = passages_of(held_out, tokenizer, per_document=2 * PASSAGES_PER_DOCUMENT)
+    unseen = spread([passage for passage in every if passage not in seen], _CONTINUATIONS)
+    chosen = unseen + spread(seen, _CONTINUATIONS - len(unseen))
+    return [(_whole_words(beginning, rest.text), rest.name) for beginning, rest in chosen]
+
+
+def _whole_words(beginning: str, rest: str) -> str:
+    """Leave out the last word of a beginning if it goes on after it, and spaces around the rest."""
+    is_cut = beginning[-1].isalnum() and rest[0].isalnum()
+    return (beginning.rsplit(maxsplit=1)[0] if is_cut else beginning).strip()
 
 
 def _coverage(

@@ -3,38 +3,54 @@
 Paper, section 3.5; docs/method.md, Citation application.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, get_args
 
+from univerb.applications.citable_phrases import citable_phrases
 from univerb.applications.citations import (
     Citation,
     Cite,
     CitedText,
+    Sentence,
     Style,
-    Typed,
     check_choices,
-    citable_phrases,
-    cited_text,
 )
-from univerb.applications.prompts import fitted, question_prompt, without_special
+from univerb.applications.cited_text import (
+    cited_text,
+    sentence_at,
+    split_answer,
+    supported_marks,
+)
+from univerb.applications.passages import check_documents, find_passages
+from univerb.applications.prompts import fitted, one_line, question_prompt, write_prompt
+from univerb.applications.quotes import Quote, answers_question, rank_quotes
 from univerb.config import GenerationConfig, GenerationOptions
-from univerb.decoding.loop import generate
-from univerb.decoding.results import Generation
-from univerb.documents.chunks import Chunk, chunked
-from univerb.errors import DocumentError, OptionError, PromptError, did_you_mean, shown
+from univerb.decoding.loop import Decoder, Stream
+from univerb.decoding.results import SCHEMA_VERSION, Generation, Piece
+from univerb.documents.chunks import Chunk
+from univerb.errors import OptionError, PromptError, did_you_mean, shown
 from univerb.modeling.phrase_model import PhraseModel
 from univerb.phrase import Document
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.retrieval.base import Retriever
+from univerb.retrieval.embedder import default_embedder
 from univerb.tokenizer import check_text
 
 Phrases = Literal["ngrams", "parsed", "none"]
 """Which phrases of the passages the LM may write."""
 
-_WHOLE_WORDS = 200
-"""Documents of at most this many words are passages as they are."""
+NOT_FOUND = "Not found in the documents."
+SMALL_MODEL = 500_000_000
+"""Parameters below which answers are quotes by default: what was measured is a model of 135 million
+(docs/results/answers)."""
+_CHUNKS = 8
+"""Chunks whose sentences may be passages or quotes."""
+_MAX_TOKENS = 128
+_QUOTES = 2
+_NEAR = 1.5
+"""How far a second quote may lie below the best one, on the scale of the judges' sum."""
+_ENDS = ("\n\n", "\nQuestion:", "\nText:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +60,10 @@ class Answer:
     question: str
     cited: CitedText
     passages: tuple[Chunk, ...]
-    """What the LM was shown; passage number 1 comes first."""
-    generation: Generation
-    truncated: bool
+    """What it is from; passage number 1 comes first."""
+    generation: Generation | None
+    """What the LM wrote; None for quotes."""
+    truncated: bool = False
     """Whether passages were shortened to fit the context."""
 
     @property
@@ -65,9 +82,19 @@ class Answer:
         return self.cited.citations
 
     @property
-    def typed(self) -> tuple[Typed, ...]:
-        """The markers that the LM wrote by itself; nobody has checked them."""
-        return self.cited.typed
+    def sentences(self) -> tuple[Sentence, ...]:
+        """The answer's sentences, each with what supports it."""
+        return self.cited.sentences
+
+    @property
+    def is_quote(self) -> bool:
+        """Whether it is made of sentences of the documents, and of nothing else."""
+        return self.generation is None
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the documents support any of it."""
+        return any(sentence.support != "unsupported" for sentence in self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON can hold it; `text` is with markers, and ranges are in it."""
@@ -75,13 +102,24 @@ class Answer:
             dict(marker=number, document=p.document, start=p.start, end=p.end, text=p.text)
             for number, p in enumerate(self.passages, 1)
         ]
-        return self.generation.to_dict() | {
+        return {
+            "schema_version": SCHEMA_VERSION,
             "question": self.question,
             "text": self.rendered,
+            "found": self.is_found,
+            "quoted": self.is_quote,
+            "sentences": [
+                {
+                    "text": self.text[sentence.start : sentence.end],
+                    "support": sentence.support,
+                    "markers": list(sentence.markers),
+                }
+                for sentence in self.sentences
+            ],
             "citations": self.cited.to_dicts(),
-            "typed": [typed.marker for typed in self.typed],
             "passages": passages,
             "truncated": self.truncated,
+            "generation": self.generation.to_dict() if self.generation else None,
         }
 
     def __str__(self) -> str:
@@ -93,14 +131,13 @@ def answer(
     question: str,
     documents: Sequence[Document] | Retriever,
     *,
+    quote: bool | None = None,
     k: int = 3,
     phrases: Phrases = "ngrams",
     style: Style = "sentence",
     cite: Cite = "best",
-    encode_marker: bool = False,
-    shots: int = 0,
-    chat: bool | None = None,
-    source: PhraseSource | None = None,
+    strict: bool = False,
+    on_piece: Callable[[Piece], object] | None = None,
     **options: Unpack[GenerationOptions],
 ) -> Answer:
     """Answer a question from documents, citing whatever is copied from them.
@@ -108,116 +145,170 @@ def answer(
     Args:
         lm: The LM and its encoder.
         question: What is asked.
-        documents: Documents, which are searched with BM25, or a retriever such as a corpus.
-        k: Passages to show the LM.
-        phrases: All n-grams of the passages, their parsed phrases, or none.
-        style: Markers after each phrase, at the end of each sentence, or nowhere.
-        cite: "best" cites the best ranked passage that has a phrase, "all" each one.
-        encode_marker: Make the marker a part of the phrases that the LM chooses from.
-        shots: 1 shows the LM a solved example first.
-        chat: Use the chat template; by default if there is one.
-        source: Other phrases of a passage than `phrases` names.
-        **options: As `GenerationConfig` explains them; at most 300 tokens by default.
+        documents: Documents, which are searched, or a retriever such as a corpus.
+        quote: Answer with sentences of the documents; by default LMs below `SMALL_MODEL` do.
+        k: Sentences to show the LM where it writes itself.
+        phrases: It may write all n-grams of them, their parsed phrases, or none.
+        style: Markers after each copied stretch, at the end of each sentence, or nowhere.
+        cite: "best" cites one sentence for what was copied, "all" each that has it.
+        strict: Leave out what the documents do not support; quote them if nothing is left.
+        on_piece: Called with what the LM writes as it comes.
+        **options: As `GenerationConfig` explains them; at most 128 tokens by default.
 
     Returns:
         The answer. Only what its source has letter by letter is cited.
     """
+    _check(question, k, style, cite, quote, strict)
+    config = GenerationConfig(**options).filled({"max_tokens": _MAX_TOKENS})
+    source = _source(phrases)
+    check_documents(documents)
+    embedder = default_embedder()
+    chunks = find_passages(question, documents, max(k, _CHUNKS), embedder)
+    texts = {} if hasattr(documents, "search") else {each.name: each.text for each in documents}
+    ranked = rank_quotes(lm, question, chunks, embedder, texts)
+    if not ranked or not answers_question(question, ranked[0]):
+        return Answer(question, _not_found(), (), None)
+    if quote or (quote is None and lm.parameter_count < SMALL_MODEL):
+        return _quoted(lm, question, ranked, config.max_tokens, style)
+    found = [each.source for each in ranked[:k]]
+    written = _written(lm, question, found, source, config, style, cite, on_piece)
+    if not strict:
+        return written
+    kept = _supported_only(written, style)
+    return kept if kept.is_found else _quoted(lm, question, ranked, config.max_tokens, style)
+
+
+def _written(
+    lm: PhraseModel,
+    question: str,
+    found: Sequence[Chunk],
+    source: PhraseSource | None,
+    config: GenerationConfig,
+    style: Style,
+    cite: Cite,
+    on_piece: Callable[[Piece], object] | None,
+) -> Answer:
+    """Let the LM answer in its own words and those of the passages."""
+    stops = _ENDS if lm.has_chat_template else ("\n",)
+    config = config.replaced({"stop": (*config.stop, *stops)})
+
+    def encode(shown: Sequence[Chunk]) -> list[int]:
+        return write_prompt(lm, question_prompt(question, shown))
+
+    room = min(lm.context_size - config.max_tokens, lm.context_size - 1)
+    prompt, passages = fitted(found, encode, room)
+    vocabulary = None
+    if source:
+        vocabulary = lm.vocabulary(citable_phrases(passages, source, lm.tokenizer))
+    stream = Stream(Decoder(lm, [prompt], vocabulary, config))
+    text = ""
+    for piece in stream:
+        text += piece.text
+        if _repeats_from(text) is not None:
+            stream.end()
+            break
+        if on_piece:
+            on_piece(piece)
+    generation = stream.result
+    cited = cited_text(
+        generation, passages, style, cite, question=question, end=_answer_end(generation)
+    )
+    return Answer(question, cited, passages, generation, truncated=passages != tuple(found))
+
+
+def _answer_end(generation: Generation) -> int | None:
+    """Return where an answer ends that goes on: with itself, or in the middle of a sentence."""
+    text = generation.text
+    end = _repeats_from(text)
+    if end is None and generation.finish_reason == "length":
+        sentences = split_answer(text)
+        is_cut = len(sentences) > 1 and sentences[-1].tail == sentences[-1].end
+        end = sentences[-1].start if is_cut else None
+    return end
+
+
+def _repeats_from(text: str) -> int | None:
+    """Return where a text begins to repeat one of its sentences."""
+    said: set[str] = set()
+    for sentence in split_answer(text):
+        words = one_line(text[sentence.start : sentence.end])
+        if words in said:
+            return sentence.start
+        said.add(words)
+    return None
+
+
+def _supported_only(written: Answer, style: Style) -> Answer:
+    """Leave out the sentences that nothing supports."""
+    kept = [s for s in written.sentences if s.support != "unsupported"]
+    text = " ".join(written.text[s.start : s.end] for s in kept)
+    sentences: list[Sentence] = []
+    citations: list[Citation] = []
+    at = 0
+    for start, tail, end, support, markers in kept:
+        moved = at - start
+        sentences.append(Sentence(at, tail + moved, end + moved, support, markers))
+        for each in written.citations:
+            if start <= each.answer_start < end:
+                edges = each.answer_start + moved, each.answer_end + moved
+                citations.append(
+                    Citation(each.marker, each.passage, each.start, each.end, *edges, answer=text)
+                )
+        at = end + moved + 1
+    marks = supported_marks(citations, sentences, style)
+    cited = CitedText(text, tuple(citations), tuple(sentences), (), marks)
+    return Answer(written.question, cited, written.passages, written.generation, written.truncated)
+
+
+def _quoted(
+    lm: PhraseModel, question: str, ranked: Sequence[Quote], max_tokens: int, style: Style
+) -> Answer:
+    """Answer with the sentences that answer best."""
+    chosen: list[Quote] = []
+    left = max_tokens
+    for quote in ranked[:_QUOTES]:
+        left -= len(lm.tokenizer.encode_inside(quote.source.text).ids)
+        if not chosen or (left >= 0 and quote.score >= ranked[0].score - _NEAR):
+            chosen.append(quote)
+    passages = tuple(quote.source for quote in chosen)
+    return Answer(question, _quotation(passages, style), passages, None)
+
+
+def _quotation(passages: Sequence[Chunk], style: Style) -> CitedText:
+    """Join sentences of documents, each a citation."""
+    text = ""
+    found: list[tuple[int, Chunk, int, int, int, int]] = []
+    sentences: list[Sentence] = []
+    for number, passage in enumerate(passages, 1):
+        text += " " if text else ""
+        begin = len(text)
+        text += one_line(passage.text)
+        sentence = sentence_at(text, begin, len(text))
+        sentences.append(sentence._replace(support="quoted", markers=(number,)))
+        # The marker comes before the final punctuation, and the citation before the marker.
+        end = passage.start + sentence_at(passage.text, 0, len(passage.text)).tail
+        found.append((number, passage, passage.start, end, begin, sentence.tail))
+    citations = tuple(Citation(*each, answer=text) for each in found)
+    marks = supported_marks(citations, sentences, style)
+    return CitedText(text, citations, tuple(sentences), (), marks)
+
+
+def _not_found() -> CitedText:
+    (sentence,) = split_answer(NOT_FOUND)
+    return CitedText(NOT_FOUND, sentences=(sentence._replace(support="unsupported"),))
+
+
+def _check(question: str, k: object, style: str, cite: str, quote: object, strict: object) -> None:
     check_text(question, "question")
     if not question.strip():
         raise PromptError("the question is empty. Ask something.")
-    if not isinstance(shots, int) or shots not in (0, 1):
-        raise OptionError(f"shots is {shown(shots)}; give 0, or 1 for a solved example.")
-    if not isinstance(chat, bool | None):
-        raise OptionError(f"chat is {shown(chat)}; give True, False, or None for the model's way.")
-    check_choices(style, cite)
-    phrase_source = source or _source(phrases)
-    is_chat = has_chat(lm) if chat is None else chat
-    decoding = GenerationConfig(**options).filled(
-        {"max_tokens": 300} if is_chat else {"max_tokens": 300, "stop": ["\n"]}
-    )
-    room = lm.context_size - decoding.max_tokens
-    retrieved = find_passages(question, documents, k)
-    prompt, passages = passages_prompt(lm, question, retrieved, room, shots=shots, is_chat=is_chat)
-    vocabulary = None
-    if phrase_source:
-        citable = citable_phrases(passages, phrase_source, lm.tokenizer, encode_marker)
-        vocabulary = lm.vocabulary(citable)
-    generation = generate(lm, prompt, vocabulary, **decoding.options())
-    cited = cited_text(generation, passages, style, cite)
-    return Answer(question, cited, passages, generation, truncated=passages != retrieved)
-
-
-def has_chat(lm: PhraseModel) -> bool:
-    """Tell whether questions are asked in a chat template."""
-    return lm.has_chat_template
-
-
-def passages_prompt(
-    lm: PhraseModel,
-    question: str,
-    passages: tuple[Chunk, ...],
-    room: int,
-    *,
-    shots: int = 0,
-    is_chat: bool,
-) -> tuple[list[int], tuple[Chunk, ...]]:
-    """Return the ids of a prompt of at most `room` tokens, and the passages, shortened to fit."""
-    special = lm.tokenizer.added_texts
-
-    def encode(shown: Sequence[Chunk]) -> list[int]:
-        prompt = without_special(question_prompt(question, shown, shots), special)
-        return lm.chat_prompt(prompt) if is_chat else lm.tokenizer.encode_prompt(prompt)
-
-    return fitted(passages, encode, min(room, lm.context_size - 1))
-
-
-def find_passages(
-    question: str, documents: Sequence[Document] | Retriever, k: int = 3
-) -> tuple[Chunk, ...]:
-    """Find at most `k` passages that a question is about, the best first.
-
-    Up to `k` short documents are the passages as they are; others are cut into chunks and searched
-    with BM25. It is a DocumentError if there are none, two have one name, or nothing fits.
-    """
     if not isinstance(k, int) or k < 1:
-        raise OptionError(f"k is {shown(k)}; show the LM at least 1 passage.")
-    # Told apart by what they can do: a corpus may be a sequence of documents, too.
-    if hasattr(documents, "search"):
-        return _searched(documents, question, k)
-    _check_documents(documents)
-    if len(documents) <= k and all(len(d.text.split()) <= _WHOLE_WORDS for d in documents):
-        starts = [len(d.text) - len(d.text.lstrip()) for d in documents]
-        pairs = zip(documents, starts, strict=True)
-        return tuple(Chunk(d.name, start, d.text.strip()) for d, start in pairs)
-    from univerb.retrieval.methods import ChunkIndex
-
-    index = ChunkIndex([chunk for document in documents for chunk in chunked(document)])
-    return _searched(index, question, k)
-
-
-def _searched(retriever: Retriever, question: str, k: int) -> tuple[Chunk, ...]:
-    passages = tuple(hit.chunk for hit in retriever.search(question, k)[:k])
-    if not passages:
-        raise DocumentError(
-            f"nothing in the documents fits the question {question[:60]!r}. Ask with words that "
-            "occur in them, or give other documents."
-        )
-    return passages
-
-
-def _check_documents(documents: Sequence[Document]) -> None:
-    is_list = isinstance(documents, Sequence) and len(documents) > 0
-    if not is_list or not all(isinstance(document, Document) for document in documents):
-        raise DocumentError(
-            f"documents is {shown(documents)}; give documents, or something with a search() "
-            "method. Read files with univerb.read_documents(...)."
-        )
-    name, count = Counter(document.name for document in documents).most_common(1)[0]
-    if count > 1:
-        raise DocumentError(
-            f"{count} documents are called {name!r}, so a citation could mean any. Give each a "
-            "different name: Document(text, name)."
-        )
+        raise OptionError(f"k is {shown(k)}; show the LM at least 1 sentence.")
+    check_choices(style, cite)
+    if not isinstance(quote, bool | None):
+        raise OptionError(f"quote is {shown(quote)}; give True, False, or None for the LM's way.")
+    if not isinstance(strict, bool):
+        raise OptionError(f"strict is {shown(strict)}; give True or False.")
 
 
 def _source(phrases: Phrases) -> PhraseSource | None:

@@ -24,13 +24,16 @@ from univerb.applications.batch_requests import (
     read_lines,
     refusal,
 )
+from univerb.applications.context import in_context, message_in_context
 from univerb.applications.corpus_profile import profile_options, read_profile
+from univerb.applications.passages import find_passages
 from univerb.config import GenerationConfig
 from univerb.documents.read import read_documents
 from univerb.errors import CorpusError, OptionError, PromptError, UniverbError, first_line
 from univerb.files import JsonLines
 from univerb.locations import DEFAULT_MODEL
 from univerb.parallel import Workers
+from univerb.phrase import Document
 from univerb.phrases.collection import PhraseItem
 
 if TYPE_CHECKING:
@@ -191,10 +194,11 @@ class _Request:
 
 
 class _Phrases(NamedTuple):
-    """A vocabulary, and what was said when it was made."""
+    """A vocabulary, what was said when it was made, and the documents that it is from."""
 
     vocabulary: "DynamicVocabulary | None"
     notes: tuple[str, ...]
+    documents: tuple[Document, ...] = ()
 
 
 def answer_group(group: Group) -> list[dict[str, Any]]:
@@ -273,29 +277,41 @@ def _prepare(
     body, options = parse(line, settings.model)
     decoding = settings.decoding.replaced(options.options())
     mode = decoding.resolved(lm.profile).mode
-    asked = _chat(lm, body) if isinstance(body, ChatBody) else body.prompt
-    prompt = prompt_ids(lm, asked, decoding)
+    query = _message(body) if isinstance(body, ChatBody) else body.prompt
+    # Not all ids can be decoded: they are checked first.
+    text = query if isinstance(query, str) else lm.tokenizer.decode(prompt_ids(lm, query, decoding))
+    documents: Sequence[Document] | Corpus
     if items := body.items():
         phrases = _collect(settings, items)
+        documents = phrases.documents
     elif isinstance(shared, _Phrases):
         phrases = shared
+        documents = phrases.documents
     else:
-        query = body.messages[-1].content if isinstance(body, ChatBody) else body.prompt
-        text = query if isinstance(query, str) else lm.tokenizer.decode(query)
         phrases = _Phrases(shared.vocabulary(lm, text, k=_PASSAGES), ())
+        documents = shared
         decoding = decoding.filled(_calibration(settings, mode))
-    return _Request(line, body, prompt, decoding, phrases)
+    passages = find_passages(text, documents, body.context) if documents and body.context else ()
+    if isinstance(body, ChatBody):
+        asked = message_in_context(lm, text, passages, _system(body), decoding.max_tokens)
+    else:
+        asked = in_context(lm, body.prompt, passages, decoding.max_tokens)
+    prompt = prompt_ids(lm, asked.ids, decoding)
+    return _Request(line, body, prompt, asked.configured(decoding), phrases)
 
 
-def _chat(lm: "PhraseModel", body: ChatBody) -> list[int]:
+def _message(body: ChatBody) -> str:
     roles = [message.role for message in body.messages]
     if roles not in (["user"], ["system", "user"]):
         raise PromptError(
             f"body.messages has the roles {roles}. Give one user message, with or without a system "
             "message before it."
         )
-    system = body.messages[0].content if len(roles) > 1 else None
-    return lm.chat_prompt(body.messages[-1].content, system)
+    return body.messages[-1].content
+
+
+def _system(body: ChatBody) -> str | None:
+    return body.messages[0].content if len(body.messages) > 1 else None
 
 
 @lru_cache(maxsize=1)
@@ -337,7 +353,8 @@ def _collect(settings: BatchSettings, items: tuple[PhraseItem, ...]) -> _Phrases
         # A user reads the answers, not the errors of some worker.
         warnings.simplefilter("always")
         vocabulary = lm.vocabulary(items)
-    return _Phrases(vocabulary, tuple(str(warning.message) for warning in raised))
+    documents = tuple(item for item in items if isinstance(item, Document))
+    return _Phrases(vocabulary, tuple(str(warning.message) for warning in raised), documents)
 
 
 def _read(source: Path) -> bytes:

@@ -21,6 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
+from univerb.applications.context import DEFAULT_CONTEXT
 from univerb.config import REQUEST_OPTIONS, GenerationConfig, Texts, check_names, describe
 from univerb.decoding.results import Generation
 from univerb.errors import DocumentError, OptionError, UniverbError, did_you_mean
@@ -93,6 +94,8 @@ class Body(_Wire):
     model: Name | None = None
     phrases: list[PhraseText] = Field(default=[], max_length=4096)
     documents: list[Text | DocumentBody] = Field(default=[], max_length=64)
+    context: int = Field(default=DEFAULT_CONTEXT, ge=0, le=64)
+    """Passages of the request's documents, or of the job's, to show the LM."""
     user: Name | None = None
 
     def items(self) -> tuple[PhraseItem, ...]:

@@ -6,6 +6,7 @@ can save more with this choice rule, so it says what a corpus is worth before an
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from univerb.phrases.hashing import RollingHash
 from univerb.phrases.tokenized import TokenizedText, tokenize_lines
 from univerb.tokenizer import Tokenizer
 
+_T = TypeVar("_T")
 Matches = dict[int, NDArray[numpy.bool_]]
 """For each size, which n-grams of a text are candidate phrases."""
 
@@ -114,9 +116,14 @@ def passages_of(
     if prefix < 1 or length < 1:
         raise OptionError(f"prefix is {prefix} and length is {length}; give at least 1 token each.")
     passages = list(_passages(documents, tokenizer, prefix, length, per_document))
-    if limit is None or len(passages) <= limit:
-        return passages
-    return [passages[i * len(passages) // limit] for i in range(limit)]
+    return passages if limit is None else spread(passages, limit)
+
+
+def spread(items: Sequence[_T], limit: int) -> list[_T]:
+    """Take at most `limit` items, evenly."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[i * len(items) // limit] for i in range(limit)]
 
 
 def _passages(

@@ -1,36 +1,40 @@
-"""The prompt of a question over numbered passages, in ALCE's shape and our words."""
+"""What is shown to an LM: passages, and a question or a text to continue."""
 
 import bisect
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from univerb.documents.chunks import Chunk
 from univerb.errors import PromptError
+from univerb.modeling.phrase_model import PhraseModel
 
-_INSTRUCTION = (
-    "Answer the question briefly and correctly, and take what you say from the documents below "
-    "and from nothing else. End each sentence with the numbers of the documents that support it, "
-    "such as [1] or [1][2]. Give at least one number and at most three, and only those needed."
-)
-_DEMONSTRATION = (
-    "Why does bread rise?",
-    (
-        Chunk("Yeast", 0, "Yeast feeds on the sugars in flour and gives off carbon dioxide."),
-        Chunk("Kneading", 0, "Kneading turns the proteins of flour into gluten, an elastic net."),
-        Chunk("Millstones", 0, "Before roller mills, grain was ground between two round stones."),
-    ),
-    "Yeast feeds on the sugars in flour and gives off carbon dioxide [1]. The gas is held by "
-    "gluten, an elastic net that kneading makes out of the proteins of flour [2].",
-)
+_FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,5}(?=#|\Z)")
 
 
-def question_prompt(question: str, passages: Sequence[Chunk], shots: int = 0) -> str:
-    """Write a question and its passages, numbered from 1, as a prompt that an answer continues.
+def question_prompt(question: str, passages: Sequence[Chunk]) -> str:
+    """Write passages and a question as a prompt that an answer continues."""
+    text = " ".join(one_line(passage.text) for passage in passages)
+    return f"Text: {text}\n\nQuestion: {one_line(question)}\nAnswer:"
 
-    Each passage is one line; a shot is a solved example before the question.
+
+def write_prompt(lm: PhraseModel, text: str, is_chat: bool | None = None) -> list[int]:
+    """Return a prompt's ids in the LM's own format: its chat template, if it has one.
+
+    What looks like a special token in the text is plain text.
     """
-    asked, shown, solved = _DEMONSTRATION
-    example = f"{_block(asked, shown)} {solved}\n\n\n" if shots else ""
-    return example + _block(question, passages)
+    plain = without_special(text, lm.tokenizer.added_texts)
+    is_chat = lm.has_chat_template if is_chat is None else is_chat
+    return lm.chat_prompt(plain) if is_chat else lm.tokenizer.encode_prompt(plain)
+
+
+def title_of(document: str) -> str:
+    """Return a document's name as the LM reads it: on one line, without a file's ending."""
+    return one_line(_FILE_ENDING.sub("", document).replace("#", " "))
+
+
+def one_line(text: str) -> str:
+    """Return a text with single spaces for all white space."""
+    return " ".join(text.split())
 
 
 def without_special(text: str, special: Iterable[str]) -> str:
@@ -62,18 +66,6 @@ def fitted(
         )
     short = _shortened(passages, fitting)
     return encode(short), short
-
-
-def _block(question: str, passages: Sequence[Chunk]) -> str:
-    lines = [
-        f"Document [{number}](Title: {_line(passage.document)}): {_line(passage.text)}"
-        for number, passage in enumerate(passages, 1)
-    ]
-    return "\n".join([f"{_INSTRUCTION}\n\nQuestion: {_line(question)}\n", *lines, "Answer:"])
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _shortened(passages: Sequence[Chunk], length: int) -> tuple[Chunk, ...]:

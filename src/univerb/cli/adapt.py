@@ -1,13 +1,23 @@
 """`univerb adapt`: index a domain's text, calibrate, and show what that brings."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from univerb.cli.console import console, errors, escape, note_untrained, print_json, show_warnings
+from univerb.cli.console import (
+    console,
+    errors,
+    escape,
+    note_untrained,
+    pieces_text,
+    print_json,
+    show_warnings,
+)
 from univerb.cli.flags import with_flags
 from univerb.cli.loading import load_model
 from univerb.cli.options import AsJson, TorchFlags
@@ -15,11 +25,16 @@ from univerb.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from univerb.applications.adapt import CorpusCoverage
+    from univerb.applications.before_after import BeforeAfter, ShownContinuation
     from univerb.applications.calibrate import Calibration
 
 _FEW_TOKENS = 1000
+_PROMPT_END = 100
+"""Characters of a prompt that are shown."""
 Passages = Annotated[int, typer.Option(min=1, help="Passages to calibrate on.")]
 Chunks = Annotated[int, typer.Option("-k", min=1, help="Chunks to take phrases from.")]
+_CHUNKS = 32
+"""What `generate` takes, too, if it is not told."""
 
 
 @with_flags
@@ -33,7 +48,7 @@ def adapt(
     before: Annotated[
         Path | None, typer.Option(help="Compare with this corpus instead of no phrases.")
     ] = None,
-    k: Chunks = 32,
+    k: Chunks = _CHUNKS,
     passages: Passages = 32,
     max_phrases: Annotated[int, typer.Option(help="Phrases to store at most.")] = 2_000_000,
     vectors: Annotated[bool, typer.Option(help="Encode the phrases and calibrate.")] = True,
@@ -78,7 +93,9 @@ def adapt(
     _show_coverage(result.before, result.after)
     if result.calibration:
         show_calibration(result.calibration)
+    _show_continuations(result.continuations)
     command = f"univerb generate PROMPT --corpus {shlex.quote(str(output))}"
+    command += f" -k {k}" if k != _CHUNKS else ""
     console.print(f"[dim]use it:[/] {escape(command)}")
 
 
@@ -93,14 +110,42 @@ def _show_coverage(before: "CorpusCoverage", after: "CorpusCoverage") -> None:
     console.print(table)
 
 
+def _show_continuations(continuations: "Sequence[BeforeAfter]") -> None:
+    for each in continuations:
+        end = " ".join(each.prompt.split())[-_PROMPT_END:]
+        console.print(Text(f"\n{each.document}: …{end}", style="dim"))
+        rows = Table.grid(padding=(0, 0, 0, 2), pad_edge=True)
+        _add_continuation(rows, "before", each.before)
+        _add_continuation(rows, "without phrases", each.without_phrases)
+        same = "" if each.is_changed else ", the same text"
+        _add_continuation(rows, "after", each.after, same)
+        console.print(rows)
+    changed, count = sum(each.is_changed for each in continuations), len(continuations)
+    console.print(
+        f"\nphrases changed [bold]{changed}[/] of {count} continuation{'s' * (count != 1)}; other "
+        "differences come from the passages that the LM was shown"
+    )
+
+
+def _add_continuation(rows: Table, name: str, written: "ShownContinuation", more: str = "") -> None:
+    """Add what was written, labelled with what the LM had for it."""
+    who = f"phrases of {Path(written.corpus).name}" if written.corpus else "plain LM"
+    count = len(written.passages)
+    means = f"{who}, {count or 'no'} passage{'s' * (count != 1)} shown{more}"
+    rows.add_row(Text.assemble((name, "bold"), (f"  {means}", "dim")))
+    lines = pieces_text(written.generation.pieces, "…").split()
+    rows.add_row(Text(" ⏎ ", style="dim").join(line for line in lines if line.plain.strip()))
+
+
 def show_calibration(calibration: "Calibration") -> None:
     """Print what was calibrated."""
     best, bits = calibration.best, calibration.bits_per_byte
     bias = best.bias if calibration.option == "phrase_bias" else 0.0
     console.print(
         f"{calibration.option} [bold]{best.bias:g}[/], tolerance [bold]{best.tolerance:g}[/]: "
-        f"{best.passes_per_token:.2f} passes per token, {best.error_rate:.1%} of the tokens other "
-        f"than the text's [dim](plain LM {calibration.plain_error_rate:.1%}; "
+        f"{best.passes_per_token:.2f} passes per token, {best.changed_rate:.1%} of the tokens "
+        f"other than the plain LM's, {best.error_rate:.1%} other than the text's "
+        f"[dim](plain LM {calibration.plain_error_rate:.1%}; "
         f"{calibration.passages} passages, {calibration.tokens} tokens; bits per byte "
         f"{bits[bias]:.3f}, plain {calibration.plain_bits_per_byte:.3f}, best "
         f"{min(bits.values()):.3f})[/]"

@@ -16,6 +16,7 @@ from univerb.cli.console import (
     print_text,
     show_warnings,
     stats_line,
+    whole_characters,
 )
 from univerb.cli.flags import Flags, Options, with_flags
 from univerb.cli.loading import load_to_write
@@ -26,6 +27,7 @@ from univerb.tokenizer import check_text
 
 if TYPE_CHECKING:
     from univerb.applications.answer import Answer
+    from univerb.decoding.results import Piece
 
 _COLOURS = ("#8fd3e8", "#f4d35e", "#9fd8a4", "#e0a9d8", "#f2a48f", "#b8b3f0")
 
@@ -56,34 +58,34 @@ class PassageOptions(Options):
 class AnswerOptions(Options):
     """The keywords of `univerb.answer`."""
 
-    k: int = Field(default=3, ge=1)
-    """Passages to show the LM."""
-    phrases: Literal["ngrams", "parsed", "none"] = "ngrams"
-    """Which phrases of the passages the LM may write."""
+    quote: bool | None = None
+    """Answer with sentences of the documents, or let the LM write; by default small LMs quote."""
+    strict: bool = False
+    """Leave out what the documents do not support."""
     style: Literal["inline", "sentence", "none"] = "sentence"
-    """Markers after each phrase, per sentence, or none."""
+    """Markers after each copied stretch, per sentence, or none."""
     cite: Literal["best", "all"] = "best"
-    """Cite the best passage that has a phrase, or all."""
-    encode_marker: bool = False
-    """Make markers a part of the phrases."""
-    shots: int = Field(default=0, ge=0, le=1)
-    """1 shows the LM a solved example first."""
-    chat: bool | None = None
-    """Use the chat template; by default if there is one."""
+    """Cite one passage for what was copied, or each that has it."""
+    k: int = Field(default=3, ge=1)
+    """Sentences to show an LM that writes."""
+    phrases: Literal["ngrams", "parsed", "none"] = "ngrams"
+    """Which phrases of them it may write."""
 
 
 @with_flags
 def answer(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     passages: Annotated[PassageOptions, Flags("Passages")],
-    options: Annotated[
-        AnswerOptions, Flags("Citations", panels={"shots": DECODING, "chat": DECODING})
-    ],
+    options: Annotated[AnswerOptions, Flags("Citations")],
     decoding: Annotated[
-        GenerationConfig, Flags(DECODING, only=REQUEST_OPTIONS, defaults={"max_tokens": 300})
+        GenerationConfig, Flags(DECODING, only=REQUEST_OPTIONS, defaults={"max_tokens": 128})
     ],
     model: ModelFlags,
     as_json: AsJson = False,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Print the LM's words as they come.", rich_help_panel=OUTPUT),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page to this file.", rich_help_panel=OUTPUT)
     ] = None,
@@ -107,14 +109,20 @@ def answer(
             lm.attach(documents)
     from univerb.applications.answer import answer as answer_from
 
-    result = answer_from(lm, question, documents, **dict(options), **decoding.options())
-    note_missing_terms(result.generation)
+    echo = _echo if stream and not as_json else None
+    result = answer_from(
+        lm, question, documents, on_piece=echo, **dict(options), **decoding.options()
+    )
+    if echo and result.generation:
+        console.print("\n")
+    if result.generation:
+        note_missing_terms(result.generation)
     if html:
         _write_page(html, result)
     if as_json:
         print_json(result.to_dict())
     else:
-        _show(result)
+        show_answer(result)
 
 
 def _write_page(path: Path, result: "Answer") -> None:
@@ -128,9 +136,16 @@ def _write_page(path: Path, result: "Answer") -> None:
         ) from error
 
 
-def _show(result: "Answer") -> None:
+def _echo(piece: "Piece") -> None:
+    print(whole_characters(piece.text), end="", flush=True)
+
+
+def show_answer(result: "Answer") -> None:
+    """Print an answer with its markers in colour, and what they cite."""
     if result.truncated:
         errors.print("[yellow]note:[/] passages were shortened to fit the context.")
+    if result.generation and not result.is_found:
+        errors.print("[yellow]note:[/] nothing in the documents supports this answer.")
     text = Text()
     for run in result.cited.runs():
         number = run.citations[0].marker if run.citations else run.marker
@@ -145,7 +160,8 @@ def _show(result: "Answer") -> None:
         line = Text().append(f"[{citation.marker}] ", style=f"bold {_colour(citation.marker)}")
         line.append(f"{citation.document}:{citation.start}-{citation.end} ", style="dim")
         console.print(line.append(f"“{' '.join(citation.text.split())}”"))
-    console.print(f"[dim]{stats_line(result.generation.stats)}[/]")
+    if result.generation:
+        console.print(f"[dim]{stats_line(result.generation.stats)}[/]")
 
 
 def _colour(number: int) -> str:

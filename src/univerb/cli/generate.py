@@ -8,6 +8,7 @@ import typer
 from pydantic import Field
 from rich.text import Text
 
+from univerb.applications.context import DEFAULT_CONTEXT
 from univerb.cli.console import (
     console,
     errors,
@@ -37,8 +38,10 @@ from univerb.cli.options import (
 from univerb.errors import OptionError, PhraseError, PromptError
 from univerb.locations import DEFAULT_MODEL
 from univerb.phrase import Document
+from univerb.tokenizer import check_text
 
 if TYPE_CHECKING:
+    from univerb.applications.context import PromptInContext
     from univerb.config import GenerationConfig
     from univerb.corpus import Corpus
     from univerb.corpus.select import Selection
@@ -68,6 +71,8 @@ class PhraseOptions(Options):
     """A phrase. Repeatable."""
     real_time: bool = False
     """Start with 70 % of the phrases, add 5 % every 10 tokens."""
+    context: int = Field(default=DEFAULT_CONTEXT, ge=0)
+    """Passages of the documents or the corpus to show the LM before the prompt."""
 
     def items(self) -> "list[PhraseItem]":
         """Read the documents and lists of phrases."""
@@ -143,8 +148,10 @@ def generate(
         )
         vocabulary.add(selection.vocabulary(lm))
         decoding = calibrated(decoding, corpus, lm)
-    ids = lm.chat_prompt(text) if chat else text
-    growing = decoding
+    documents = corpus or [item for item in items if isinstance(item, Document)]
+    shown = _in_context(lm, text, documents, phrases.context, decoding.max_tokens, chat)
+    decoding = shown.configured(decoding)
+    ids, growing = shown.ids, decoding
     if phrases.real_time:
         from univerb.decoding.growth import RealTime
 
@@ -161,6 +168,23 @@ def generate(
     _show_candidates(result)
     if output.sources:
         print_sources(result)
+
+
+def _in_context(
+    lm: "PhraseModel",
+    text: str,
+    documents: "list[Document] | Corpus",
+    context: int,
+    max_tokens: int,
+    chat: bool,
+) -> "PromptInContext":
+    from univerb.applications.context import in_context, message_in_context
+    from univerb.applications.passages import find_passages
+
+    passages = find_passages(text, documents, context) if documents and context else ()
+    if chat:
+        return message_in_context(lm, text, passages, max_tokens=max_tokens)
+    return in_context(lm, text, passages, max_tokens)
 
 
 def _asks_for_encoder(decoding: "GenerationConfig", model: ModelOptions) -> bool:
@@ -182,6 +206,7 @@ def _read_prompt(prompt: str, docs: list[str]) -> str:
             raise PromptError("the prompt on standard input is not UTF-8. Convert it.") from None
     if not prompt:
         raise PromptError("the prompt is empty. Give at least one character to continue.")
+    check_text(prompt, "prompt")
     return prompt
 
 

@@ -26,7 +26,7 @@ DecodingFlags = Annotated[
     GenerationConfig,
     Flags(
         DECODING,
-        without=("growth",),
+        without=("growth", "repeat_from"),
         panels=dict.fromkeys(EXPERT_OPTIONS, ADVANCED)
         | dict.fromkeys(("ban", "prefer", "require"), PHRASES)
         | {"explain": OUTPUT},

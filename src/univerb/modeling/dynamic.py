@@ -190,6 +190,11 @@ class DynamicLM(PhraseModel):
         return self._encoder.config if self._encoder else EncoderConfig()
 
     @property
+    def parameter_count(self) -> int:
+        """How many numbers the LM is made of, without the encoder."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config says."""
         ids = self.model.generation_config.eos_token_id

@@ -113,6 +113,11 @@ class PhraseModel(ABC):
 
     @property
     @abstractmethod
+    def parameter_count(self) -> int:
+        """How many numbers the LM is made of, without the encoder."""
+
+    @property
+    @abstractmethod
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text, as the model's generation config says."""
 

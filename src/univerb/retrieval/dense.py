@@ -72,8 +72,11 @@ class Dense(_VectorMethod):
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         encoder = _transformer(Path(self.folder).resolve())
-        starts = range(0, len(texts), _BATCH)
-        return _normalised([encoder(texts[i : i + _BATCH]) for i in starts])
+        # Texts of one length together: a batch is padded to its longest.
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        batches = [order[i : i + _BATCH] for i in range(0, len(order), _BATCH)]
+        vectors = _normalised([encoder([texts[index] for index in batch]) for batch in batches])
+        return vectors[numpy.argsort(order)] if order else vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +163,12 @@ def _transformer(folder: Path) -> Encoder:
     """Load an encoder once and return it as a function."""
     import torch
     from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder
+    from transformers.utils import logging
 
     _check_folder(folder, "an encoder")
+    # A second's work; a bar would mix with what the command prints.
+    shows_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         # AutoModel loads every DPR folder as a question encoder, with random weights.
@@ -179,6 +186,9 @@ def _transformer(folder: Path) -> Encoder:
         )
     except Exception as error:  # transformers raises anything
         raise _unreadable(folder, error) from error
+    finally:
+        if shows_bars:
+            logging.enable_progress_bar()
     pooling = _pooling_of(folder, config)
     missing = sorted(k for k in info["missing_keys"] if pooling == "pooler" or "pooler" not in k)
     if missing:

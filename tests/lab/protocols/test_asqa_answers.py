@@ -6,8 +6,11 @@ from collections import Counter
 import pytest
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
-from univerb.applications.answer import answer
-from univerb.errors import MissingExtra, OptionError
+from univerb.applications.citable_phrases import citable_phrases
+from univerb.applications.cited_text import cited_text
+from univerb.decoding.loop import generate
+from univerb.documents.chunks import Chunk
+from univerb.errors import MissingExtra, OptionError, PromptError
 from univerb.lab.protocols import asqa_answers
 from univerb.lab.protocols.asqa_answers import (
     BARE,
@@ -16,10 +19,11 @@ from univerb.lab.protocols.asqa_answers import (
     WITHOUT,
     AnswerRunner,
     AsqaProtocol,
+    numbered_passages,
 )
 from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion
+from univerb.lab.protocols.numbered_prompt import numbered_prompt_ids
 from univerb.modeling.dynamic import DynamicLM
-from univerb.phrase import Document
 from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.ngrams import ngrams
 
@@ -61,9 +65,9 @@ def calls(monkeypatch):
 
     def counting(lm, question, *args, **kwargs):
         counted[question] += 1
-        return answer(lm, question, *args, **kwargs)
+        return numbered_prompt_ids(lm, question, *args, **kwargs)
 
-    monkeypatch.setattr(asqa_answers, "answer", counting)
+    monkeypatch.setattr(asqa_answers, "numbered_prompt_ids", counting)
     return counted
 
 
@@ -91,36 +95,72 @@ def test_the_protocol_is_greedy_and_has_200_tokens():
     assert (config.max_tokens, config.temperature, config.prefix_cache) == (200, 0.0, False)
 
 
-def test_systems_answer_as_the_application_does(lm, answers):
+def generated(lm, question, source, *, is_chat=False):
+    """What a system writes by its definition, and the passages that it was shown."""
+    names = ("Lease", "Lease (2)", "Ships")
+    pairs = zip(question.documents, names, strict=True)
+    chunks = tuple(Chunk(name, 0, each.text) for each, name in pairs)
+    prompt, passages = numbered_prompt_ids(
+        lm, question.question, chunks, 4096 - 12, shots=1, is_chat=is_chat
+    )
+    phrases = lm.vocabulary(citable_phrases(passages, source, lm.tokenizer)) if source else None
+    stop = [] if is_chat else ["\n"]
+    return generate(lm, prompt, phrases, stop=stop, **ONLY_PHRASES), passages
+
+
+def test_systems_are_what_their_definitions_say(lm, answers):
     for index, question in enumerate(QUESTIONS):
-        names = ("Lease", "Lease (2)", "Ships")
-        pairs = zip(question.documents, names, strict=True)
-        documents = [Document(each.text, name) for each, name in pairs]
-        plain, copied = (
-            answer(
-                *(lm, question.question, documents),
-                **{**phrases, "shots": 1, "chat": False, **ONLY_PHRASES},
-            )
-            for phrases in ({"phrases": "none"}, {"source": ngrams(guards=PAPER_GUARDS)})
-        )
-        assert answers[BARE.name][index].texts["typed"] == plain.generation.text
-        assert answers[WITHOUT.name][index].texts["sentence"] == plain.rendered
+        plain, passages = generated(lm, question, None)
+        copied, _ = generated(lm, question, ngrams(guards=PAPER_GUARDS))
+        assert answers[BARE.name][index].texts["typed"] == plain.text
+        unmarked = str(cited_text(plain, passages, support=False))
+        assert answers[WITHOUT.name][index].texts["sentence"] == unmarked
         assert answers[BARE.name][index].phrase_share == 0.0
         with_phrases = answers[NGRAMS.name][index]
-        assert with_phrases.texts["sentence"] == copied.rendered
-        assert with_phrases.phrase_share == copied.generation.stats.phrase_share > 0.5
+        expected = str(cited_text(copied, passages, cite=PROTOCOL.cite, support=False))
+        assert with_phrases.texts["sentence"] == expected
+        assert with_phrases.phrase_share == copied.stats.phrase_share > 0.5
     assert any("[" in each.texts["sentence"] for each in answers[NGRAMS.name])
     assert answers[PARSED.name] != answers[NGRAMS.name]
 
 
-def test_documents_of_one_title_are_told_apart(lm):
+def test_a_chat_template_is_used_unless_it_is_switched_off(lm):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}user: {{ m.content }}\n{% endfor %}bot:"
+    chatty = DynamicLM.wrap(lm.model, tokenizer)
+    stir(chatty)
+    [question] = QUESTIONS[:1]
+    texts = {
+        chat: AnswerRunner(chatty, dataclasses.replace(PROTOCOL, chat=chat), systems=[BARE])
+        .run([question])[BARE.name][0]
+        .texts["typed"]
+        for chat in (None, True, False)
+    }
+    asked, plain = (generated(chatty, question, None, is_chat=c)[0].text for c in (True, False))
+    assert texts == {None: asked, True: asked, False: plain} and asked != plain
+    with pytest.raises(PromptError, match="no chat template"):
+        AnswerRunner(lm, dataclasses.replace(PROTOCOL, chat=True)).run([question])
+
+
+@pytest.mark.parametrize("encode_marker", [False, True])
+def test_documents_of_one_title_are_told_apart(lm, encode_marker):
     documents = (
         AsqaDocument(title="Same", text="Ships sail."),
-        AsqaDocument(title="Same", text="The rent is due each month."),
+        AsqaDocument(title="Same", text=" The tenant shall pay the landlord each month.\n"),
+    )
+    assert numbered_passages(documents) == (
+        Chunk("Same", 0, "Ships sail."),
+        Chunk("Same (2)", 0, "The tenant shall pay the landlord each month."),
     )
     question = QUESTIONS[0].model_copy(update={"documents": documents})
-    [new] = AnswerRunner(lm, PROTOCOL, systems=[NGRAMS]).run([question])[NGRAMS.name]
+    protocol = dataclasses.replace(
+        PROTOCOL,
+        encode_marker=encode_marker,
+        decoding=ONLY_PHRASES | {"max_tokens": 40},
+    )
+    [new] = AnswerRunner(lm, protocol, systems=[NGRAMS]).run([question])[NGRAMS.name]
     assert "[2]" in new.texts["sentence"]
+    assert ("[2]" in new.texts["typed"]) == encode_marker
 
 
 def test_systems_that_only_show_markers_elsewhere_share_an_answer(lm, calls):

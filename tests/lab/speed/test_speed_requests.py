@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from conftest import TEXT, make_circling, make_gpt2, make_llama, make_tokenizer, saved_encoder, stir
-from univerb.applications import answer as answer_module
+from univerb.applications.passages import find_passages
 from univerb.decoding.loop import generate
 from univerb.decoding.repetition import WrittenNGrams
 from univerb.documents.chunks import Chunk
 from univerb.errors import DocumentError, MissingExtra, ModelMissing, OptionError
+from univerb.lab.protocols.numbered_prompt import numbered_prompt_ids
 from univerb.lab.protocols.passages import is_held_out
 from univerb.lab.speed import workloads
 from univerb.lab.speed.hosts import UniverbHost, gguf_precision, load_host, prompt_lookup
@@ -89,22 +90,20 @@ class TestWorkloads:
             else:
                 assert is_held_out(request.name) and not any(map(is_held_out, origins))
 
-    def test_answers_have_the_prompt_of_answer_and_leave_development_alone(
-        self, make, lm, monkeypatch
-    ):
-        seen = {}
-
-        def generate(lm, prompt, vocabulary, **options):
-            seen["ids"] = prompt
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(answer_module, "generate", generate)
+    def test_answers_show_numbered_documents_and_leave_development_alone(self, make, lm):
         first, *others = make_requests("answers", make)
         documents = [Document(f"{n}. {TEXT[:80]}", f"{n + 1} Lease {n}") for n in range(3)]
-        with pytest.raises(KeyboardInterrupt):
-            answer_module.answer(lm, first.name, documents, max_tokens=16)
-        assert list(first.ids) == seen["ids"] and len(first.passages) == 3
+        shown = find_passages(first.name, documents, 3)
+        ids, passages = numbered_prompt_ids(lm, first.name, shown, 4096, is_chat=False)
+        assert list(first.ids) == ids and first.passages == passages and len(passages) == 3
         assert first.name == "Who pays 40?" and len(others) == 3
+
+    @pytest.mark.parametrize("name", ["open", "law"])
+    def test_texts_may_be_continued_from_their_middle(self, lm, data, name):
+        make = RequestMaker(lm, data, 4, 16, 2, middle_words=6)
+        for request in make_requests(name, make):
+            begin = lm.tokenizer.decode(request.ids)
+            assert len(begin.split()) == 6 and begin[-1].isalpha()
 
     def test_summaries_show_the_article_and_are_as_long_as_its_first_paragraph(self, lm, data):
         [short] = make_requests("summaries", RequestMaker(lm, data, 1, 16, 2))

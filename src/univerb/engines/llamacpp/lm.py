@@ -5,6 +5,7 @@ the encoder's settings and its fingerprint are read from files.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -122,6 +123,11 @@ class LlamaCppLM(PhraseModel):
             file = _opened(Path(gguf).expanduser())
         parts = parts_beside(file, stored.card, tokens)
         return cls(file, parts, stored if encoder else None, full_name, count, offline)
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers the LM is made of, without the encoder."""
+        return sum(math.prod(tensor.shape) for tensor in self.gguf.tensors)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

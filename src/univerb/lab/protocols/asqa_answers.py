@@ -8,19 +8,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from univerb.applications.answer import Phrases, answer
+from univerb.applications.answer import Phrases
+from univerb.applications.citable_phrases import citable_phrases
 from univerb.applications.citations import Cite, check_choices
-from univerb.applications.prompts import question_prompt
+from univerb.applications.cited_text import cited_text
 from univerb.config import GenerationConfig, GenerationOptions
+from univerb.decoding.loop import generate
 from univerb.documents.chunks import Chunk
 from univerb.errors import OptionError
 from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion
+from univerb.lab.protocols.numbered_prompt import numbered_prompt, numbered_prompt_ids
 from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrases.guards import PAPER_GUARDS
 from univerb.phrases.ngrams import PhraseSource, ngrams
 from univerb.phrases.parsed import parsed_chunks
-from univerb.retrieval.base import Hit
 
 Markers = Literal["typed", "sentence"]
 """As the LM typed them, or at the end of each sentence."""
@@ -159,42 +161,40 @@ class AnswerRunner:
         protocol = self._protocol
         # An answer must not depend on which ones were kept before.
         lm.forget()
-        answered = answer(
+        is_chat = lm.has_chat_template if protocol.chat is None else protocol.chat
+        options = GenerationConfig(**protocol.options)
+        options = options if is_chat else options.filled({"stop": ["\n"]})
+        prompt, passages = numbered_prompt_ids(
             lm,
             question.question,
-            _Documents(question.documents),
-            k=len(question.documents),
-            phrases="none",
-            source=self._sources[phrases],
-            cite=protocol.cite,
-            encode_marker=protocol.encode_marker,
+            numbered_passages(question.documents),
+            lm.context_size - options.max_tokens,
             shots=protocol.shots,
-            chat=protocol.chat,
-            **protocol.options,
+            is_chat=is_chat,
         )
-        generation = answered.generation
+        vocabulary, source = None, self._sources[phrases]
+        if source:
+            citable = citable_phrases(passages, source, lm.tokenizer, protocol.encode_marker)
+            vocabulary = lm.vocabulary(citable)
+        generation = generate(lm, prompt, vocabulary, **options.options())
+        cited = cited_text(generation, passages, cite=protocol.cite, support=False)
         return AsqaAnswer(
-            {"typed": generation.text, "sentence": answered.rendered},
+            {"typed": generation.text, "sentence": str(cited)},
             phrase_share=generation.stats.phrase_share,
         )
 
 
-class _Documents:
-    """Retrieves all documents of a question in order: their numbers are those of the file."""
-
-    def __init__(self, documents: Sequence[AsqaDocument]) -> None:
-        self._hits = []
-        titles: list[str] = []
-        for document in documents:
-            titles.append(document.title)
-            # Documents may be of one article; a citation has to tell them apart.
-            count = titles.count(document.title)
-            name = document.title if count == 1 else f"{document.title} ({count})"
-            self._hits.append(Hit(Chunk(name, 0, document.text.strip()), 1.0))
-
-    def search(self, query: str, k: int) -> list[Hit]:
-        """Return the documents, whatever the query."""
-        return self._hits[:k]
+def numbered_passages(documents: Sequence[AsqaDocument]) -> tuple[Chunk, ...]:
+    """Return documents as passages in their order: their numbers are those of the file."""
+    passages = []
+    titles: list[str] = []
+    for document in documents:
+        titles.append(document.title)
+        # Documents may be of one article; a citation has to tell them apart.
+        count = titles.count(document.title)
+        name = document.title if count == 1 else f"{document.title} ({count})"
+        passages.append(Chunk(name, 0, document.text.strip()))
+    return tuple(passages)
 
 
 def _source(phrases: Phrases, parser: str) -> PhraseSource | None:
@@ -207,7 +207,7 @@ def _source(phrases: Phrases, parser: str) -> PhraseSource | None:
 
 def _key(lm: DynamicLM, protocol: AsqaProtocol) -> str:
     """Return a hash of everything that answers depend on except the question."""
-    prompt = question_prompt("", (), protocol.shots)
+    prompt = numbered_prompt("", (), protocol.shots)
     settings = asdict(protocol)
     # Which questions are asked changes no answer.
     del settings["first"], settings["last"]

@@ -55,11 +55,11 @@ _FILE = TypeAdapter(list[AsqaQuestion])
 def read_questions(
     path: Path,
     limit: int | None = None,
-    documents: int = 3,
+    documents: int | None = 3,
     first: int = 0,
     last: int | None = None,
 ) -> list[AsqaQuestion]:
-    """Read questions from a JSON file, plain or gzipped, each with its first documents.
+    """Read questions from a JSON file, plain or gzipped, each with its first documents, or all.
 
     The file is a list of objects with question, qa_pairs, annotations and docs. At most `limit`
     questions are read, spread evenly over those from number `first` to number `last`. Raises
@@ -80,7 +80,8 @@ def read_questions(
     count = total if limit is None else min(limit, total)
     chosen = [first + index * total // count for index in range(count)]
     for index in chosen:
-        if (count := len(questions[index].documents)) < documents:
+        count = len(questions[index].documents)
+        if documents is not None and count < documents:
             raise DocumentError(
                 f"question {index} of {str(path)!r} has {count} documents; {documents} are to be "
                 "shown. Give a file with more, or ask for fewer."

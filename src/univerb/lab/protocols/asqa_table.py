@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from univerb.applications.answer import has_chat
 from univerb.documents.sentences import splitter_named
 from univerb.entailment.scorers import Entailment
 from univerb.errors import OptionError
 from univerb.lab.judging.reader import Reader
 from univerb.lab.markdown import plain
+from univerb.lab.metrics.bootstrap import LEVEL, difference
 from univerb.lab.protocols.asqa_answers import (
     BARE,
     SYSTEMS,
@@ -24,10 +24,8 @@ from univerb.lab.protocols.asqa_answers import (
 )
 from univerb.lab.protocols.asqa_questions import read_questions
 from univerb.lab.protocols.asqa_scoring import (
-    LEVEL,
     Judges,
     SystemScores,
-    difference,
     leading_sentences,
     score_all,
 )
@@ -170,12 +168,11 @@ def _differences(scores: SystemScores, bare: SystemScores) -> Iterator[str]:
     for name in COMPARED:
         ours, theirs = scores.values(name), bare.values(name)
         if {*ours} - {None} and {*theirs} - {None}:
-            value, low, high = difference(ours, theirs)
-            yield f"{name} {value:+.2f} ({low:+.2f} to {high:+.2f})"
+            yield f"{name} {difference(ours, theirs)}"
 
 
 def _facts(protocol: AsqaProtocol, nli: Entailment, lm: DynamicLM) -> dict[str, str]:
-    is_chat = has_chat(lm) if protocol.chat is None else protocol.chat
+    is_chat = lm.has_chat_template if protocol.chat is None else protocol.chat
     options = {**protocol.decoding, "cite": protocol.cite, "encode_marker": protocol.encode_marker}
     last = "the last" if protocol.last is None else f"number {protocol.last}"
     return {

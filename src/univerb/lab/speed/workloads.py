@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import as_file, files
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from univerb.documents.chunks import Chunk, chunked
 from univerb.documents.read import read_documents
+from univerb.documents.sentences import split_sentences
 from univerb.errors import DocumentError, OptionError, did_you_mean
 from univerb.lab.data import DATA
-from univerb.lab.protocols.passages import is_held_out
+from univerb.lab.protocols.passages import is_held_out, is_prose
 from univerb.lab.speed.timing import Progress
 from univerb.phrase import Document
 
@@ -38,6 +40,8 @@ _SHORTEST = 32
 _REPORTED_ARTICLES = 300
 _FIRST_QUESTION, _LAST_QUESTION = 40, 199
 """Others are for development."""
+_SENTENCES = 40
+"""Of a text's middle that are looked at for prose."""
 _SEARCHED = 8_000_000
 """Characters of documents that are searched."""
 _ASQA = "asqa/asqa_200_with_docs.json.gz"
@@ -84,6 +88,9 @@ class RequestMaker:
     """Passages that are retrieved for a text's beginning."""
     no_repeat_ngram_size: int = 0
     """Of all systems, hence of the plain LM's text, too."""
+    middle_words: int = 0
+    """Texts to continue begin with so many words of prose from their middle; 0: with their first
+    tokens."""
 
 
 def _open_requests(make: RequestMaker) -> Iterator[Request | None]:
@@ -107,20 +114,39 @@ def _demo_requests(make: RequestMaker) -> Iterator[Request | None]:
 def _continue(
     make: RequestMaker, workload: str, find: Find, text: Document, size: int = _PROMPT
 ) -> Request | None:
-    """Return a request to go on from a text's first tokens; None if it has no more."""
+    """Return a request to go on from a part of a text; None if it has no more."""
     tokenizer = make.lm.tokenizer
-    ids = tokenizer.encode_prompt(text.text[: size * _MAX_CHARACTERS])
-    if len(ids) <= size:
+    if make.middle_words:
+        begin = _middle(text.text, make.middle_words)
+        prompt = tuple(tokenizer.encode_prompt(begin)) if begin else ()
+    else:
+        ids = tokenizer.encode_prompt(text.text[: size * _MAX_CHARACTERS])
+        prompt = tuple(ids[:size]) if len(ids) > size else ()
+    if not prompt:
         return None
-    prompt = tuple(ids[:size])
     passages = find(text, tokenizer.decode(prompt))
     return Request(workload, text.name, prompt, passages, make.max_tokens)
 
 
+def _middle(text: str, words: int) -> str:
+    """Return the words from the first sentence of prose in the middle on; empty if none is there.
+
+    They end within a sentence, which an LM has to finish.
+    """
+    half = text[len(text) // 2 :]
+    # The first one is cut.
+    for start, _ in islice(split_sentences(half), 1, _SENTENCES):
+        found = half[start:].split(maxsplit=words)
+        begin = " ".join(found[:words])
+        if len(found) > words and is_prose(begin) and begin[-1].isalpha():
+            return begin
+    return ""
+
+
 def _answer_requests(make: RequestMaker) -> Iterator[Request]:
-    """Make the very prompts that `univerb.answer` makes."""
-    from univerb.applications.answer import find_passages, has_chat, passages_prompt
+    from univerb.applications.passages import find_passages
     from univerb.lab.protocols.asqa_questions import read_questions
+    from univerb.lab.protocols.numbered_prompt import numbered_prompt_ids
 
     room = make.lm.context_size - make.max_tokens
     bounds = {"first": _FIRST_QUESTION, "last": _LAST_QUESTION}
@@ -131,8 +157,8 @@ def _answer_requests(make: RequestMaker) -> Iterator[Request]:
             for number, shown in enumerate(asked.documents, 1)
         ]
         chunks = find_passages(asked.question, documents, ANSWERED)
-        ids, passages = passages_prompt(
-            make.lm, asked.question, chunks, room, is_chat=has_chat(make.lm)
+        ids, passages = numbered_prompt_ids(
+            make.lm, asked.question, chunks, room, is_chat=make.lm.has_chat_template
         )
         yield Request("answers", asked.question, tuple(ids), passages, make.max_tokens)
 
@@ -143,12 +169,11 @@ def _summary_requests(make: RequestMaker) -> Iterator[Request]:
 
 def _summary_request(make: RequestMaker, article: Document) -> Request:
     """Ask for a summary that is as long as the article's own first paragraph."""
-    from univerb.applications.answer import has_chat
     from univerb.applications.prompts import fitted, without_special
 
     lm = make.lm
     special = [str(token) for token in lm.hf_tokenizer.added_tokens_decoder.values()]
-    write = lm.chat_prompt if has_chat(lm) else lm.tokenizer.encode_prompt
+    write = lm.chat_prompt if lm.has_chat_template else lm.tokenizer.encode_prompt
 
     def encode(shown: Sequence[Chunk]) -> list[int]:
         return write(_SUMMARISE + without_special(shown[0].text, special))
