@@ -31,3 +31,9 @@ def plain(value: Any) -> str:  # noqa: ANN401  (any value that JSON can hold)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def code(text: str) -> str:
+    """Return a text in one line, as code: Markdown would take some of it for its own."""
+    plain = " ".join(text.replace("`", "'").split())
+    return f"`{plain}`"

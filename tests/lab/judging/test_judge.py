@@ -229,3 +229,16 @@ def test_wrong_replies_are_named(tmp_path):
         read_replies(lines(tmp_path / "r", {"id": "a", "reply": "1"}, {"id": "b", "reply": None}))
     with pytest.raises(OptionError, match="cannot be read"):
         read_replies(tmp_path / "nowhere")
+
+
+def test_the_margin_is_what_was_won_beyond_what_was_lost():
+    pairs = [ContinuationPair(f"p{n}", f"ours {n}", f"theirs {n}") for n in range(10)]
+    replies = {}
+    for n, pair in enumerate(pairs):
+        first, second = both_orders(pair)
+        won = "[[1]] [[2]]" if n < 6 else "[[2]] [[1]]"
+        verdicts = won.split() if n < 9 else ["[[tie]]"] * 2
+        replies |= {first.id: verdicts[0], second.id: verdicts[1]}
+    margin = preference(pairs, replies).margin
+    assert margin.value == pytest.approx(0.3) and margin.low < 0.3 < margin.high
+    assert preference(pairs, replies).to_dict()["margin"]["value"] == margin.value

@@ -105,6 +105,7 @@ def _show_verdicts(
     as_json: bool,
 ) -> None:
     from univerb.lab.judging.judge import preference
+    from univerb.lab.metrics.bootstrap import LEVEL
 
     verdicts, paper, (ours, theirs) = preference(pairs, replies), _paper_rates("gpt4"), names
     if as_json:
@@ -120,6 +121,7 @@ def _show_verdicts(
             f"{theirs} first": verdicts.orders[1].rates,
             **paper,
         },
+        f"Won minus lost, pair by pair: {verdicts.margin}, {LEVEL:.0%} bootstrap interval.",
         f"Position bias {verdicts.position_bias:.0%}: the same position won in both orders; "
         f"{verdicts.unclear} pairs without a clear verdict are left out.",
     )

@@ -86,7 +86,7 @@ def write_sheet(
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     writer.writerow((_ITEM, "prefix", "continuation 1", "continuation 2", *CRITERIA))
     for item, texts in zip(sides, shown, strict=True):
-        writer.writerow((item, *map(_escaped, texts), *[""] * len(CRITERIA)))
+        writer.writerow((item, *map(escaped, texts), *[""] * len(CRITERIA)))
     # With a byte-order mark: spreadsheets take the file for another encoding without it.
     _create(sheet, text.getvalue(), "utf-8-sig")
     # Last: where there is a key, there is a whole sheet.
@@ -109,7 +109,7 @@ def _blinded(
     return {f"s{name}-{number:03}": side for number, side in enumerate(sides, 1)}, shown
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Keep a spreadsheet from computing a text: an apostrophe makes it one."""
     return f"'{text}" if _FORMULA.match(text) else text
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy
+
 from univerb.errors import OptionError
 from univerb.files import atomic_write
 from univerb.lab.disk_errors import writing
 from univerb.lab.judging.system_texts import ContinuationPair, json_lines
 from univerb.lab.metrics.agreement import Tally
+from univerb.lab.metrics.bootstrap import Interval, difference
 
 Verdict = Literal["1", "2", "tie"]
 
@@ -114,6 +117,12 @@ class Preference:
         return Tally(*map(sum, zip(*self.orders, strict=True)))
 
     @property
+    def margin(self) -> Interval:
+        """The share of pairs won minus that of pairs lost, with its interval over pairs."""
+        signs = numpy.repeat([1, 0, -1], self.item_avg)
+        return difference((signs > 0).tolist(), (signs < 0).tolist())
+
+    @property
     def position_bias(self) -> float:
         """The share of pairs that the position decided."""
         return self.conflicts / max(self.item_avg.total, 1)
@@ -125,6 +134,7 @@ class Preference:
             "unclear": self.unclear,
             "rate_avg": self.rate_avg.to_dict(),
             "item_avg": self.item_avg.to_dict(),
+            "margin": self.margin._asdict(),
             "ours_first": self.orders[0].to_dict(),
             "theirs_first": self.orders[1].to_dict(),
             "position_bias": self.position_bias,

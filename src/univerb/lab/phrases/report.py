@@ -101,9 +101,7 @@ class PhrasesReport:
 
 
 def _shown(text: WrittenText) -> str:
-    # In one line and as code: Markdown would take some of a text for its own.
-    parts = (" ".join(part.replace("`", "'").split()) for part in (text.context, text.marked))
-    return "1. `… {}` → `{}`".format(*parts)
+    return f"1. {markdown.code(f'… {text.context}')} → {markdown.code(text.marked)}"
 
 
 def _true_text_rows(text: TrueText, bias: float) -> Iterator[Row]:
