@@ -60,7 +60,8 @@ def own_request_vectors(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -
 @pytest.fixture
 def without_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer as where the small embedding model, which is optional, is not installed."""
-    monkeypatch.setattr("univerb.applications.answer.default_embedder", lambda: None)
+    for user in ("applications.answer", "lab.answers.run", "lab.answers.systems"):
+        monkeypatch.setattr(f"univerb.{user}.default_embedder", lambda: None)
 
 
 def data_directory() -> Path:

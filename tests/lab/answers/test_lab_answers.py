@@ -7,13 +7,22 @@ import pytest
 import yaml
 
 from conftest import TEXT, make_llama, make_tokenizer, stir
+from univerb.applications.answer import NOT_FOUND
 from univerb.errors import OptionError
+from univerb.lab.answers import run
 from univerb.lab.answers.cases import AnswerCase, asqa_cases, own_cases
 from univerb.lab.answers.faults import citation_faults
 from univerb.lab.answers.marker_sheet import marker_id, read_marker_sheet, write_marker_sheet
 from univerb.lab.answers.report import plot_answers, right
 from univerb.lab.answers.run import measure_answers
-from univerb.lab.answers.systems import LEADING, AnswerRecord, Marker, leading
+from univerb.lab.answers.systems import (
+    LEADING,
+    RETRIEVED,
+    AnswerRecord,
+    Marker,
+    leading,
+    retrieved,
+)
 from univerb.lab.protocols.asqa_questions import AsqaDocument, AsqaQuestion, SubQuestion
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
@@ -24,7 +33,7 @@ CASE = AnswerCase("How much is the rent?", (LEASE, SHIP), (("940",), ("fifth day
 
 
 def record(text: str, case: AnswerCase = CASE) -> AnswerRecord:
-    return AnswerRecord("write", case, text, text, True, ("quoted",), (), (), ())
+    return AnswerRecord("write", case, text, text, ("quoted",), (), (), ())
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,21 @@ def test_leading_sentences_come_from_each_document_in_turn():
         *["It", "is", "due", "on", "the", "fifth", "day."],
         *["She", "was", "61.5", "metres", "long."],
     ]
+
+
+def test_retrieval_alone_answers_with_what_is_nearest_to_the_question(without_embedder):
+    control = retrieved(AnswerCase("How long was the ship?", (LEASE, SHIP), ()), 6)
+    assert control.text == "The ship was launched in 1905." and control.system == RETRIEVED
+    [marker] = control.markers
+    assert marker.context == "⟦The ship was launched in 1905.⟧ She was 61.5 metres long."
+
+
+def test_an_answer_that_found_nothing_does_not_shorten_the_others():
+    found, nothing = record("It is 940, on day five"), record(NOT_FOUND)
+    figures, _ = run._figures([[found], [nothing]], {})
+    assert [each.right_cut for each in figures[:2]] == [1.0, 0.0]
+    assert [each.not_found for each in figures[:2]] == [0, 1]
+    assert figures[1].sentences == 0
 
 
 # -- The checker ----------------------------------------------------------------------------------
@@ -106,11 +130,13 @@ def test_questions_of_a_file(tmp_path):
     assert other.right == ()
 
 
-@pytest.mark.parametrize("content", ["[", "- answers: [x]", "question: Why?", "- {question: 1}"])
+@pytest.mark.parametrize(
+    "content", ["[", "[]", "- answers: [x]", "question: Why?", "- {question: 1}"]
+)
 def test_a_file_of_other_content_is_refused(tmp_path, content):
     path = tmp_path / "questions.yaml"
     path.write_text(content)
-    with pytest.raises(OptionError, match="is no list of questions"):
+    with pytest.raises(OptionError, match="is no list of questions|has no questions"):
         own_cases(path, [LEASE])
 
 
@@ -148,6 +174,10 @@ def test_verdicts_are_read_back(tmp_path):
         read_marker_sheet(path)
     path.write_text(path.read_text().replace(',""', ',"Yes "'))
     assert read_marker_sheet(path) == {marker_id(marker): "yes" for marker in MARKERS}
+    # What somebody has filled in is kept, and never mixed with other markers.
+    assert write_marker_sheet(path, MARKERS) == 6 and read_marker_sheet(path)
+    with pytest.raises(OptionError, match="other answers"):
+        write_marker_sheet(path, MARKERS[:3])
 
 
 # -- The whole ------------------------------------------------------------------------------------
@@ -185,12 +215,27 @@ def test_a_run_resumes_and_counts_what_was_judged(lm, sets, tmp_path, without_em
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
     assert again.answers == first.answers
     names = [figures.name for figures in again.figures["own"]]
-    assert names == ["quote", "write", LEADING]
+    assert names == ["quote", "write", LEADING, RETRIEVED]
     for figures in again.figures["own"][:2]:
         assert figures.questions == 2 and figures.unanswerable == 1
         assert figures.supporting in (None, 1.0) and not figures.faults
     plain = [dataclasses.replace(f, verdicts={}) for f in again.figures["own"]]
     assert plain == [dataclasses.replace(f, verdicts={}) for f in first.figures["own"]]
+
+
+def test_questions_that_nothing_answers_are_counted_too(lm, sets, without_embedder):
+    report = measure_answers(lm, {"own": sets["own"][2:]}, ["quote"], {"max_tokens": 8})
+    assert report.figures["own"][0].unanswerable == 1
+    assert "| quote" in report.markdown()
+
+
+def test_answers_of_other_retrieval_are_not_taken(lm, sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "default_embedder", lambda: None)
+    without = run._key(lm, ["quote"], {})
+    monkeypatch.setattr(run, "default_embedder", object)
+    assert run._key(lm, ["quote"], {}) != without
+    monkeypatch.setattr(run, "product_code", lambda: "other")
+    assert run._key(lm, ["quote"], {}) != without
 
 
 def test_the_report_shows_every_answer(lm, sets, tmp_path, without_embedder):
@@ -200,6 +245,6 @@ def test_the_report_shows_every_answer(lm, sets, tmp_path, without_embedder):
     for case in sets["own"]:
         assert case.question in page
     assert "| quote" in page and f"| {LEADING}" in page
-    assert len(report.to_dict()["answers"]["own"]) == 6
+    assert len(report.to_dict()["answers"]["own"]) == 9
     plot_answers(tmp_path / "answers.png", report)
     assert (tmp_path / "answers.png").stat().st_size > 1000

@@ -76,8 +76,10 @@ def answers(
 ) -> None:
     """Ask questions, and check answers, citations and what they support."""
     show_warnings()
-    if judged and not judge:
-        raise OptionError("--judged needs --judge: who filled the sheet in, a person or a model.")
+    if bool(judged) != bool(judge):
+        raise OptionError(
+            "--judged and --judge go together: the sheet, and who filled it in. Give both."
+        )
     make_folder("--out", out)
     sets = questions.sets(data)
     from univerb.lab.answers.marker_sheet import read_marker_sheet, write_marker_sheet
@@ -97,7 +99,7 @@ def answers(
             verdicts,
             lambda done, total: tell("answers", done, total),
         )
-    if judge:
+    if judged:
         report.about["markers judged by"] = judge
     else:
         count = write_marker_sheet(out / SHEET, report.markers)

@@ -46,7 +46,7 @@ def pairs(
     model: TorchFlags,
     data: DataFolder = None,
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="Write the report and the texts here.")
+        Path, typer.Option("-o", "--out", help="Write the report and the texts here; resumes.")
     ] = Path("pairs"),
     as_json: AsJson = False,
 ) -> None:
@@ -61,10 +61,9 @@ def pairs(
     workloads = choose_workloads(options.workload, folder)
     lm = load_model(**dict(model))
     note_untrained(lm)
-    assert folder is not None
     make = RequestMaker(
         lm,
-        folder,
+        folder or Path(),
         options.limit,
         decoding.max_tokens,
         options.passages,
@@ -73,10 +72,11 @@ def pairs(
     with progress_bars() as tell:
         written = list(
             write_pairs(
-                make, workloads, options.context, decoding, lambda a, b: tell("prompts", a, b)
+                make, workloads, options.context, decoding, out, lambda a, b: tell("prompts", a, b)
             )
         )
-    about = {"model": lm.name, "precision": "float32", **options.model_dump(), **decoding.options()}
+    precision = str(lm.model.dtype).removeprefix("torch.")
+    about = {"model": lm.name, "precision": precision, **dict(options), **decoding.options()}
     report = PairsReport(about, written)
     publish(report, "pairs", out, as_json)
     report.write_texts(out)

@@ -56,6 +56,8 @@ def own_cases(path: Path, documents: Sequence[Document]) -> list[AnswerCase]:
             f"{str(path)!r} is no list of questions: {reason}. Give a YAML list of objects with "
             "question, and answers: texts of which one makes an answer right."
         ) from None
+    if not questions:
+        raise OptionError(f"{str(path)!r} has no questions. Give at least one.")
     return [
         AnswerCase(each.question, tuple(documents), (each.answers,) if each.answers else ())
         for each in questions

@@ -28,8 +28,17 @@ def marker_id(marker: Marker) -> str:
 
 
 def write_marker_sheet(path: Path, markers: Iterable[Marker], seed: int = 0) -> int:
-    """Write the markers, each once, in an order that tells nothing; returns how many."""
+    """Write the markers, each once, in an order that tells nothing; returns how many.
+
+    A sheet of these markers that is there is kept: somebody may have begun to fill it in.
+    """
     rows = sorted({marker_id(marker): marker for marker in markers}.items())
+    if path.exists():
+        if {row.get(_ITEM) for row in _rows(path)} == {name for name, _ in rows}:
+            return len(rows)
+        raise OptionError(
+            f"{str(path)!r} is a sheet of other answers. Move it away, or name another folder."
+        )
     random.Random(seed).shuffle(rows)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
@@ -43,9 +52,8 @@ def write_marker_sheet(path: Path, markers: Iterable[Marker], seed: int = 0) -> 
 
 def read_marker_sheet(path: Path) -> Mapping[str, str]:
     """Read the verdicts of a filled sheet, by row."""
-    rows = list(csv.DictReader(io.StringIO(read_text(path))))
     verdicts = {}
-    for number, row in enumerate(rows, 2):
+    for number, row in enumerate(_rows(path), 2):
         name, verdict = row.get(_ITEM), (row.get(_VERDICT) or "").strip().lower()
         if not name or verdict not in VERDICTS:
             raise OptionError(
@@ -54,3 +62,7 @@ def read_marker_sheet(path: Path) -> Mapping[str, str]:
             )
         verdicts[name] = verdict
     return verdicts
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_text(path))))

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +11,7 @@ from univerb.applications.citations import Support
 from univerb.errors import MissingExtra
 from univerb.lab import markdown
 from univerb.lab.answers.marker_sheet import VERDICTS, marker_id
-from univerb.lab.answers.systems import LEADING, AnswerRecord, Marker
+from univerb.lab.answers.systems import SYSTEMS, AnswerRecord, Marker
 from univerb.lab.metrics.answers import string_match
 from univerb.lab.metrics.bootstrap import Interval, difference
 
@@ -35,12 +35,12 @@ class SystemFigures:
     """The share of what was asked that its answers have (str-EM)."""
     right_cut: float
     """In as many words as the shortest answer to the question has, whatever the system."""
-    beyond_leading: Interval
-    """`right` above that of the documents' leading sentences in as many words."""
-    found: int
-    """Answers other than "not found", where the documents answer."""
+    beyond: tuple[Interval, ...]
+    """`right` above that of each control in as many words."""
+    not_found: int
+    """Answers that say so, where the documents answer."""
     rejected: int
-    """Answers "not found", where the documents do not answer."""
+    """The same, where the documents do not answer."""
     words: float
     """Of an answer."""
     sentences: int
@@ -50,13 +50,14 @@ class SystemFigures:
     """Sentences by what univerb itself says of them."""
     words_per_citation: float
     citations: int
+    markers: int
     verdicts: Mapping[str, int]
-    """Markers by what the judge said; empty if nobody judged."""
+    """Markers by what the judge said; those that it did not see are missing."""
     faults: tuple[str, ...]
 
     @property
     def supporting(self) -> float | None:
-        """The share of markers that support their sentence; None if nobody judged."""
+        """The share of judged markers that support their sentence; None if nobody judged."""
         total = sum(self.verdicts.values())
         return self.verdicts.get(VERDICTS[0], 0) / total if total else None
 
@@ -64,57 +65,73 @@ class SystemFigures:
     def of(
         cls,
         records: Sequence[AnswerRecord],
-        control: Sequence[AnswerRecord],
+        controls: Sequence[Sequence[AnswerRecord]],
         shortest: Sequence[int],
         verdicts: Mapping[str, str],
     ) -> "SystemFigures":
-        """Sum up the records of a system; the control has the leading sentences for each."""
+        """Sum up the records of a system; controls answer each question in as many words."""
         asked = [n for n, record in enumerate(records) if record.case.right]
         answers = [records[n] for n in asked]
         own = [right(record) for record in answers]
-        judged = [verdicts.get(marker_id(m)) for record in records for m in record.markers]
-        supports = Counter(support for record in answers for support in record.supports)
+        markers = [marker for record in records for marker in record.markers]
+        judged = [verdicts.get(marker_id(marker)) for marker in markers]
+        supports = Counter(s for record in answers if record.words for s in record.supports)
         cited = [words for record in records for words in record.cited_words]
         return cls(
             name=records[0].system,
             questions=len(answers),
             unanswerable=len(records) - len(answers),
-            right=statistics.fmean(own),
-            right_cut=statistics.fmean(right(records[n], shortest[n]) for n in asked),
-            beyond_leading=difference(own, [right(control[n]) for n in asked]),
-            found=sum(record.found for record in answers),
-            rejected=sum(not r.found for r in records if not r.case.right),
-            words=statistics.fmean(len(record.text.split()) for record in answers),
+            right=_mean(own),
+            right_cut=_mean(right(records[n], shortest[n]) for n in asked),
+            beyond=tuple(difference(own, [right(c[n]) for n in asked]) for c in controls)
+            if asked
+            else (),
+            not_found=sum(not record.words for record in answers),
+            rejected=sum(not r.words for r in records if not r.case.right),
+            words=_mean(record.words for record in answers),
             sentences=supports.total(),
             marked=supports.total() - supports["unsupported"],
             supports={name: supports[name] for name in _SUPPORTS},
-            words_per_citation=statistics.fmean(cited) if cited else 0.0,
+            words_per_citation=_mean(cited),
             citations=len(cited),
+            markers=len(markers),
             verdicts=Counter(verdict for verdict in judged if verdict),
             faults=tuple(fault for record in records for fault in record.faults),
         )
 
     def cells(self) -> dict[str, str]:
         """Return the figures as a row of a table."""
-        low, high = self.beyond_leading.low, self.beyond_leading.high
-        judged = "" if self.supporting is None else f"{self.supporting:.0%}"
-        if judged and (partly := self.verdicts.get(VERDICTS[1])):
-            judged += f" (and {partly / sum(self.verdicts.values()):.0%} partly)"
+        above = [
+            f"{100 * i.value:+.1f} ({100 * i.low:+.1f} to {100 * i.high:+.1f})" for i in self.beyond
+        ]
         return {
             "system": self.name,
             "N": str(self.questions),
             "right": f"{self.right:.1%}",
             "cut to the shortest": f"{self.right_cut:.1%}",
-            "above leading sentences": f"{100 * self.beyond_leading.value:+.1f} "
-            f"({100 * low:+.1f} to {100 * high:+.1f})",
+            "above leading": above[0] if above else "",
+            "above retrieved": above[1] if above else "",
             "words": f"{self.words:.0f}",
             "sentences marked": f"{self.marked / max(self.sentences, 1):.0%} of {self.sentences}",
-            "markers that support": judged,
+            "markers that support": self._judged(),
             "words / citation": f"{self.words_per_citation:.1f}",
             "not found, rightly": f"{self.rejected} of {self.unanswerable}",
-            "not found, wrongly": f"{self.questions - self.found} of {self.questions}",
-            "citations with a fault": f"{len(self.faults)} of {self.citations}",
+            "not found, wrongly": f"{self.not_found} of {self.questions}",
+            "faults / citations": f"{len(self.faults)} / {self.citations}",
         }
+
+    def _judged(self) -> str:
+        if self.supporting is None:
+            return ""
+        total = sum(self.verdicts.values())
+        partly = self.verdicts.get(VERDICTS[1], 0) / total
+        of = f"{total}" if total == self.markers else f"{total} judged of {self.markers}"
+        return f"{self.supporting:.0%} (partly {partly:.0%}) of {of}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    every = list(values)
+    return statistics.fmean(every) if every else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +146,10 @@ class AnswersReport:
 
     @property
     def markers(self) -> Iterator[Marker]:
-        """All markers of the systems; those of leading sentences need no judge."""
+        """All markers of the systems; those of the controls need no judge."""
         for records in self.answers.values():
             for record in records:
-                yield from record.markers if record.system != LEADING else ()
+                yield from record.markers if record.system in SYSTEMS else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures and the answers as JSON can hold them."""
@@ -194,7 +211,7 @@ def _by_question(records: Sequence[AnswerRecord]) -> dict[str, list[AnswerRecord
 def _plain(figures: SystemFigures) -> dict[str, Any]:
     names = [name for name in SystemFigures.__slots__ if name != "faults"]
     plain = {name: getattr(figures, name) for name in names}
-    plain["beyond_leading"] = list(figures.beyond_leading)
+    plain["beyond"] = [list(interval) for interval in figures.beyond]
     return plain | {"supporting": figures.supporting, "faults": list(figures.faults)}
 
 
@@ -211,9 +228,13 @@ def plot_answers(path: Path, report: AnswersReport) -> None:
         bars = {
             "right": [100 * each.right for each in systems],
             "leading sentences, as long": [
-                100 * (each.right - each.beyond_leading.value) for each in systems
+                100 * (each.right - each.beyond[0].value) if each.beyond else 0.0
+                for each in systems
             ],
-            "markers that support": [100 * (each.supporting or 0.0) for each in systems],
+            "markers that support": [
+                float("nan") if each.supporting is None else 100 * each.supporting
+                for each in systems
+            ],
         }
         for number, (label, values) in enumerate(bars.items()):
             axis.bar([place + 0.27 * (number - 1) for place in places], values, 0.25, label=label)

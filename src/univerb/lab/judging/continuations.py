@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 from univerb.applications.context import in_context
 from univerb.config import GenerationConfig
 from univerb.decoding.loop import generate
-from univerb.decoding.results import Generation
 from univerb.lab import markdown
 from univerb.lab.disk_errors import writing
+from univerb.lab.judging.case_study import SystemOutput
 from univerb.lab.phrases.phrase_words import count_words, share
+from univerb.lab.protocols.result_cache import ResultCache, results_key
 from univerb.lab.speed.workloads import WORKLOADS, Request, RequestMaker
-from univerb.modeling.phrase_model import PhraseModel
+from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 from univerb.phrases.ngrams import ngrams
 
 SYSTEMS = ("phrases", "plain")
+_PAIR = "pair"
 _LONG = 3
 """Words of a phrase that says more than a name."""
 Progress = Callable[[int, int], object]
@@ -29,7 +31,7 @@ class PairedTexts(NamedTuple):
 
     workload: str
     prompt: str
-    texts: tuple[Generation, Generation]
+    texts: tuple[SystemOutput, SystemOutput]
     """In the order of `SYSTEMS`."""
 
 
@@ -38,6 +40,7 @@ def write_pairs(
     workloads: Sequence[str],
     context: int,
     config: GenerationConfig,
+    folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Iterator[PairedTexts]:
     """Continue the prompts of workloads with phrases and without.
@@ -47,23 +50,31 @@ def write_pairs(
         workloads: Their names.
         context: Passages that both are shown.
         config: Of both: repetition control, too.
+        folder: Texts are kept here as they come.
         progress: Called after each prompt.
 
     Yields:
         The texts of each prompt.
     """
+    cache = ResultCache(folder, results_key(make.lm, None, {"pairs": config.options()}))
     total, done = len(workloads) * make.limit, 0
     for name in workloads:
         for request in islice(filter(None, WORKLOADS[name].make(make)), make.limit):
-            yield _write(make.lm, request, context, config)
+            key = f"{request.key} {context}"
+            if cache.get(key, _PAIR) is None:
+                cache.put(key, _PAIR, _written(make.lm, request, context, config))
+            outputs = (SystemOutput.from_dict(n, cache.get(key, _PAIR)[n]) for n in SYSTEMS)
+            prompt = make.lm.tokenizer.decode(request.ids)
+            yield PairedTexts(request.workload, prompt, (next(outputs), next(outputs)))
             done += 1
             if progress:
                 progress(done, total)
 
 
-def _write(
-    lm: PhraseModel, request: Request, context: int, config: GenerationConfig
-) -> PairedTexts:
+def _written(
+    lm: DynamicLM, request: Request, context: int, config: GenerationConfig
+) -> dict[str, Any]:
+    """Let both systems write, as JSON by system."""
     shown = in_context(lm, request.ids, request.passages[:context], config.max_tokens)
     options = shown.configured(config).options()
     source = ngrams()
@@ -72,9 +83,12 @@ def _write(
         for number, passage in enumerate(request.passages)
         for phrase in source(Document(passage.text, f"{number} {passage.document}"), lm.tokenizer)
     )
-    with_phrases = generate(lm, shown.ids, lm.vocabulary(found), **options)
-    plain = generate(lm, shown.ids, None, **options)
-    return PairedTexts(request.workload, lm.tokenizer.decode(request.ids), (with_phrases, plain))
+    texts = {}
+    for name, vocabulary in zip(SYSTEMS, (lm.vocabulary(found), None), strict=True):
+        # A text must not depend on which ones were kept before.
+        lm.forget()
+        texts[name] = generate(lm, shown.ids, vocabulary, **options).to_dict()
+    return texts
 
 
 class PairsReport(NamedTuple):
@@ -130,20 +144,20 @@ class PairsReport(NamedTuple):
 
     def _figures(self, workload: str) -> dict[str, float]:
         pairs = [pair for pair in self.pairs if workload in (pair.workload, "all")]
-        written = [phrase.text for pair in pairs for phrase in pair.texts[0].phrases]
-        words, texts = count_words(written), [pair.texts[0] for pair in pairs]
-        tokens = sum(text.stats.base_tokens for text in texts)
+        pieces = [piece for pair in pairs for piece in pair.texts[0].pieces]
+        written = [piece.text for piece in pieces if piece.is_phrase]
+        in_phrases = sum(len(piece.ids) for piece in pieces if piece.is_phrase)
         return {
             "N": len(pairs),
-            "in phrases": share(sum(text.stats.phrase_tokens for text in texts), tokens),
-            "phrases": words.phrases,
+            "in phrases": share(in_phrases, sum(len(piece.ids) for piece in pieces)),
+            "phrases": len(written),
             f"of {_LONG} words or more": share(
                 sum(len(text.split()) >= _LONG for text in written), len(written)
             ),
-            **words.shares(),
+            **count_words(written).shares(),
             "same as plain": sum(pair.texts[0].text == pair.texts[1].text for pair in pairs),
         }
 
 
-def _marked(text: Generation) -> str:
+def _marked(text: SystemOutput) -> str:
     return "".join(f"[{piece.text}]" if piece.is_phrase else piece.text for piece in text.pieces)
