@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -69,8 +70,7 @@ def script(monkeypatch):
     def write(text, reason="eos", phrases=()):
         class Scripted:
             def __init__(self, decoder):
-                words = [f" {word}" for word in text.split(" ")]
-                words[0] = words[0][1:]
+                words = re.findall(r"\s*[^\s.]+|\.", text)
                 self._pieces = [Piece(word, (3,), 0.0) for word in words]
                 self.shown, self.reason = [], reason
 
@@ -315,12 +315,32 @@ def test_words_of_the_question_may_be_in_the_answer(lm, script, judge, monkeypat
 
 
 def test_an_answer_ends_where_it_repeats_a_sentence(lm, script):
-    script("Cats sleep a lot. Dogs run. Cats sleep a lot. Birds sing.")
+    script("Cats sleep a lot there. Dogs run. Cats sleep a lot there. Birds sing loudly.")
     pieces: list[Piece] = []
     result = answer(lm, QUESTION, DOCUMENTS, quote=False, on_piece=pieces.append)
-    assert result.text == "Cats sleep a lot. Dogs run."
+    assert result.text == "Cats sleep a lot there. Dogs run."
     assert "Birds" not in "".join(piece.text for piece in pieces)
-    assert "Birds" not in result.generation.text, "nothing more is written"
+    assert "sing" not in result.generation.text, "nothing more is written"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A sentence that is not finished may go on otherwise.
+        "The fee is always just 5. It rises later. The fee is always just 5.50 then.",
+        # What is short may be an answer to each of several things.
+        "Cats sleep a lot. Dogs run. Cats sleep a lot. Birds sing.",
+    ],
+)
+def test_what_only_looks_like_a_repetition_is_written(lm, script, text):
+    script(text)
+    assert answer(lm, QUESTION, DOCUMENTS, quote=False).text == text
+
+
+def test_a_repetition_at_the_end_is_left_out(lm, script):
+    for first in ("Cats sleep a lot there.", "猫每天都在那里睡觉。"):
+        script(f"{first} Dogs run. {first}")
+        assert answer(lm, QUESTION, DOCUMENTS, quote=False).text == f"{first} Dogs run."
 
 
 @pytest.mark.parametrize(
@@ -355,7 +375,7 @@ def circling_sentences() -> DynamicLM:
 
     model, tokenizer = make_llama(), make_tokenizer()
     model.config.max_position_embeddings = 4096
-    ids = tokenizer(" The landlord shall pay.", add_special_tokens=False)["input_ids"]
+    ids = tokenizer(" The landlord shall pay rent.", add_special_tokens=False)["input_ids"]
     circle = list(dict.fromkeys(ids))
     with torch.no_grad():
         for layer in model.model.layers:
@@ -525,3 +545,10 @@ def test_the_default_model_says_what_it_does_not_find(default_lm):
     documents = [Document("Ships sail across the wide blue sea to a far harbour.", "sea")]
     result = answer(default_lm, "Who was the first king of Norway?", documents)
     assert result.text == NOT_FOUND
+
+
+def test_words_that_are_asked_for_are_written_not_quoted(lm):
+    asked = answer(lm, QUESTION, DOCUMENTS, require=["in good repair"], max_tokens=24)
+    assert asked.generation is not None and not asked.is_quote
+    with pytest.raises(OptionError, match="'in good repair' is to be written. Leave out quote"):
+        answer(lm, QUESTION, DOCUMENTS, quote=True, prefer=["in good repair"])

@@ -256,6 +256,7 @@ def test_ranges_of_json_are_those_of_the_text_with_markers():
     marks = (Mark(14, (1, 3), " "), Mark(33, (1,)))
     whole = CitedText(text, found, split_answer(text), (), marks)
     assert str(whole) == "So the red fox [1][3]. And the old house[1]."
+    assert [one["shown"] for one in whole.to_dicts()] == [True, True]
     for one in whole.to_dicts():
         assert str(whole)[one["answer_start"] : one["answer_end"]] == one["text"]
 

@@ -193,13 +193,28 @@ def test_inline_marks_the_copied_stretches_of_what_is_supported():
     assert agreed == "Every quiet tenant[2] sings on Sundays[2]. Bread rises."
     assert supported(*pieces, style="inline") == "".join(pieces)
     # What was copied from others than the passage that supports it is not marked.
-    pieces = ("The quiet tenant pays the monthly rent on Mondays.",)
-    twin = LAW.text.replace("Sundays", "Mondays").replace("rent", "fee")
+    pieces = ("The quiet tenant pays the monthly rent on mondays.",)
+    twin = LAW.text.replace("Sundays", "mondays").replace("rent", "fee")
     passages = [LEASE, Chunk("twin", 0, twin)]
     for marker in (1, 2):
         judge = FixedJudge(lambda premise, _, n=marker: float(("twin" in premise) == (n == 2)))
         shown = str(cited_text(written(*pieces), passages, "inline", judge=judge))
         assert set(re.findall(r"\d", shown)) == {str(marker)}
+
+
+def test_all_passages_that_support_a_sentence_are_marked_if_all_are_asked_for():
+    text = "So the quiet tenant pays the monthly rent."
+    assert supported(text, judge=agreeing()) == f"{text[:-1]} [1]."
+    assert supported(text, judge=agreeing(), cite="all") == f"{text[:-1]} [1][2]."
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_citations_say_whether_their_marker_is_shown(style):
+    text = "The quiet tenant pays the monthly rent. Bread of the quiet tenant rises."
+    cited = cited_text(written(text), [LEASE], style, judge=refusing())
+    shown = [one["shown"] for one in cited.to_dicts()]
+    assert shown == [cited.is_shown(citation) for citation in cited.citations]
+    assert shown == [style != "none", False]
 
 
 def test_what_the_lm_typed_is_looked_at_but_not_believed():

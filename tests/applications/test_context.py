@@ -222,6 +222,14 @@ def test_passages_are_left_out_of_repetition_control(lm, control):
     assert config.options() == {**control, "repeat_from": asked.shown}
 
 
+def test_repetition_control_counts_a_message_with_passages_as_without(lm):
+    asked = message_in_context(lm, "Who pays the rent?", PASSAGES)
+    own = text_of(lm, asked.ids[asked.shown :])
+    assert "Who pays the rent?" in own and PASSAGES[0].text not in own
+    config = asked.configured(GenerationConfig(no_repeat_ngram_size=2, repeat_from=3))
+    assert config.repeat_from == asked.shown + 3
+
+
 def test_options_are_as_they_were_where_nothing_is_controlled_or_shown(lm):
     shown, hidden = in_context(lm, PROMPT, PASSAGES), in_context(lm, PROMPT, [])
     plain, controlled = GenerationConfig(max_tokens=3), GenerationConfig(no_repeat_ngram_size=3)

@@ -155,6 +155,18 @@ def test_words_tile_a_text(parts):
         ("see the cafe there", "see the cafe\u0301 there"),
         ("das Straßen Café", "das Straßen\u00adbahn Café"),
         ("tenants pay", "subtenants pay"),
+        ("it costs 500 euros", "it costs 1 500 euros"),
+        ("it costs 500 euros", "it costs 1\u202f500 euros"),
+        ("it costs 1 500 euros", "it costs 1\xa0500.75 euros"),
+        ("it costs 2 500 euros", "it costs 12 500 000 euros"),
+        ("has 12 stars", "has 10^12 stars"),
+        ("has 12 stars", "has 3 × 10^12 stars"),
+        ("has 10 stars", "has 10^-12 stars"),
+        ("3) applies here", "§ 12 (3) applies here"),
+        ("§ 12 applies here", "§ 12 (3) applies here"),
+        ("12 (3) applies here", "§\u202f12 (3)(a) applies here"),
+        ("article 12", "article 12 (a)"),
+        ("y to the 12th", "y^12th"),
     ],
 )
 def test_no_run_ends_inside_a_word_or_a_number(text, passage):
@@ -191,6 +203,34 @@ def test_glue_single_common_words_and_marks_are_no_runs(text):
 @pytest.mark.parametrize("text", ["in 2013", "£1,500", "to Paris", "quiet enjoyment", "50%"])
 def test_numbers_names_and_two_content_words_are_runs(text):
     assert [stretch in text for stretch in copied(f"Or {text}.", f"Was {text} it?")] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "it costs 1 500 euros",
+        "it costs 1\u202f500.75 euros",
+        "§ 12 (3) applies here",
+        "has 3 × 10^12 stars",
+        "of 2013 500 ships sank",
+        "on 5 May 2013 (see page",
+    ],
+)
+def test_whole_numbers_are_copied(text):
+    assert copied(f"Or {text}.", f"Was {text} it?") == [text]
+
+
+def test_characters_of_scripts_without_spaces_are_words():
+    lease = "房东每年检查屋顶。租户应在2013年支付租金。"
+    assert copied("租户应在2013年支付租金。", lease) == ["租户应在2013年支付租金"]
+    assert copied("我们说房东每年检查它", lease) == ["房东每年检查"]
+    assert copied("支付租金给他", lease) == ["支付租金"]
+    # About one common word.
+    assert copied("每年1 500元", "租金每年1 500元。") == ["每年1 500元"]
+    assert "500" not in "".join(copied("又 500元整付清", "租金每年1 500元整付清。"))
+    assert copied("他说屋顶很好", lease) == []
+    assert copied("ผู้เช่าต้องจ่ายค่าเช่า", "ผู้เช่าต้องจ่ายค่าเช่า") == ["ผู้เช่าต้องจ่ายค่าเช่า"]
+    assert copied("借主は家賃を払う。", "だから借主は家賃を払う。") == ["借主は家賃を払う"]
 
 
 def test_a_capital_at_the_beginning_of_a_sentence_makes_no_name():

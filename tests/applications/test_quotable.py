@@ -24,7 +24,7 @@ def test_sentences_are_quotable():
 def test_a_very_short_sentence_comes_with_the_next():
     assert quotable(f"No. {RENT} {SHIPS}") == [f"No. {RENT}", SHIPS]
     # Not with that of another paragraph.
-    assert quotable(f"No.\n\n{RENT}") == ["No.", RENT]
+    assert quotable(f"No.\n\n{RENT}") == quotable(f"No.\r\n\r\n{RENT}") == ["No.", RENT]
 
 
 def test_a_heading_says_nothing_alone_and_a_list_is_whole():
@@ -38,8 +38,37 @@ def test_a_very_long_sentence_comes_in_clauses():
     parts = quotable(text)
     assert len(parts) > 2 and " ".join(parts) == text
     assert all(part.endswith((",", ".")) for part in parts)
-    # One that has no commas stays whole.
-    assert len(quotable("word " * 300 + ".")) == 1
+    # One that has no commas is cut anywhere.
+    assert [len(part.split()) for part in quotable("word " * 150 + "end.")] == [60, 60, 31]
+
+
+def test_a_long_list_comes_in_lines():
+    text = "\n".join(f"Item number {n} of all these costs {n} euros" for n in range(400))
+    assert quotable(text) == text.split("\n")
+    # Lines that say little come together.
+    parts = quotable("\n".join(f"{n},bolt {n}" for n in range(3000)))
+    assert {len(part.split("\n")) for part in parts[:-1]} == {7}
+
+
+def test_lines_that_look_wrapped_are_cut_where_there_are_very_many():
+    lines = [f"{n},a bolt of stainless steel of size {n},some {n} euros" for n in range(300)]
+    assert quotable("\n".join(lines)) == lines
+    passage = Chunk("a", sum(map(len, lines[:50])) + 50, "\n".join(lines[50:55]))
+    found = find_quotable([passage], {"a": "\n".join(lines)})
+    assert [each.source.text for each in found] == lines[50:55]
+
+
+def test_sentences_without_spaces_are_quotable_one_by_one():
+    sentences = [
+        "租户应按月提前支付全部租金。",
+        "大船驶过蓝色的海到达远方的港口。",
+        "猫整天睡在房顶上休息。",
+    ]
+    assert quotable("".join(sentences)) == sentences
+    assert quotable(f"不。{sentences[0]}") == [f"不。{sentences[0]}"]
+    long = "，".join(["租户应按月提前支付全部租金"] * 12) + "。"
+    assert "".join(quotable(long)) == long and quotable(long)[0].endswith("，")
+    assert list(map(len, quotable("租" * 150 + "。"))) == [60, 60, 31]
 
 
 PARTS = [RENT, SHIPS, "No.", "heading", "\n", "\n\n", " ", "x, " * 40, "漢字。"]
@@ -75,14 +104,15 @@ def test_what_is_quoted_stands_where_it_says(text, cuts, is_at_hand):
 def test_sentences_are_those_of_the_whole_text_where_it_is_at_hand():
     text = f"The tenant shall pay the whole rent on a certain day of\nthe month. {SHIPS}"
     second = text.index("the month")
+    rent = Chunk("a", 0, text[: text.index(" Ships")])
     # A passage that begins on the second line, of which nobody could know that it was wrapped.
-    passages = [Chunk("a", second, text[second:])]
-    [found] = find_quotable(passages, {"a": text})
-    assert found.source == Chunk("a", text.index(SHIPS), SHIPS)
-    assert found.before == " ".join(text[: text.index(" Ships")].split())
+    wrapped, ships = find_quotable([Chunk("a", second, text[second:])], {"a": text})
+    assert wrapped.source == rent
+    assert ships.source == Chunk("a", text.index(SHIPS), SHIPS)
+    assert ships.before == " ".join(rent.text.split())
     # A sentence that a passage only begins is whole.
     [found] = find_quotable([Chunk("a", 0, text[:40])], {"a": text})
-    assert found.source == Chunk("a", 0, text[: text.index(" Ships")])
+    assert found.source == rent
 
 
 def test_it_is_known_what_stands_above_and_before():
@@ -97,8 +127,8 @@ def test_it_is_known_what_stands_above_and_before():
 
 
 def test_very_short_sentences_count_where_there_are_no_others():
-    short = [Chunk("a", 3, "Rent is due.\n\nPay it."), Chunk("b", 0, "租户应支付租金。")]
-    texts = ["Rent is due.", "Pay it.", "租户应支付租金。"]
+    short = [Chunk("a", 3, "Rent is due.\n\nPay it."), Chunk("b", 0, "付租金。")]
+    texts = ["Rent is due.", "Pay it.", "付租金。"]
     assert [each.text for each in find_quotable(short, {})] == texts
     assert [each.text for each in find_quotable([*short, Chunk("c", 0, RENT)], {})] == [RENT]
 

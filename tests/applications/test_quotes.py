@@ -100,9 +100,9 @@ def test_evidence_is_how_much_likelier_the_question_is(lm, monkeypatch):
 
 def test_a_sentence_that_is_longer_than_the_context_is_read_in_part():
     lm = DynamicLM.wrap(make_gpt2(), make_tokenizer())
-    passage = Chunk("a", 0, "The tenant pays " + "rent " * 2000)
+    passage = Chunk("a", 0, "The tenant pays " + "rent" * 2000)
     [quote] = rank_quotes(lm, "Who pays?", [passage])
-    assert quote.source.text == passage.text.strip()
+    assert quote.source.text == passage.text
     with pytest.raises(PromptError, match="Ask a shorter question"):
         rank_quotes(lm, "Who pays? " * 500, [passage])
 
@@ -141,3 +141,14 @@ def test_a_quote_that_has_nothing_to_do_with_a_question_does_not_answer_it():
     assert not answers_question("When is it due?", enough)
     assert answers_question("When is it due?", enough._replace(source=full))
     assert answers_question("When is it due?", Quote(vague, 0.0, 0.0, likeness=1.0))
+    # It may be said in other words: "monthly", "the caretaker".
+    assert answers_question("When does the tenant pay rent?", enough)
+    assert not answers_question("When does the tenant pay rent?", Quote(vague, 0.0, 0.0))
+
+
+@pytest.mark.usefixtures("reads_words")
+def test_as_many_are_read_as_are_asked_for(lm):
+    passage = Chunk("a", 0, " ".join(f"The tenant pays rent number {n} to Ada." for n in range(20)))
+    assert len(rank_quotes(lm, "Who pays?", [passage], k=15)) == 15
+    few, some = (rank_quotes(lm, "Who pays?", [passage], k=k) for k in (1, 12))
+    assert few == some == rank_quotes(lm, "Who pays?", [passage])

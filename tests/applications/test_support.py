@@ -28,7 +28,7 @@ def judged(text, passages, judge, named=(), cite="best", question=""):
     """Return support and markers of each sentence."""
     sentences = tuple(s._replace(markers=tuple(named)) for s in split_answer(text))
     citations = find_citations(text, sentences, passages, cite)
-    done = supported_sentences(text, sentences, citations, passages, question, judge)
+    done = supported_sentences(text, sentences, citations, passages, question, judge, cite)
     assert [(s.start, s.tail, s.end) for s in done] == [(s.start, s.tail, s.end) for s in sentences]
     return [(s.support, s.markers) for s in done]
 
@@ -39,7 +39,6 @@ def judged(text, passages, judge, named=(), cite="best", question=""):
         "The quiet tenant pays the monthly rent.",
         "The quiet tenant pays the monthly rent!",
         "“The quiet  tenant pays the monthly rent”",
-        "quiet tenant pays the monthly rent",
         "Old pipes freeze in winter",
     ],
 )
@@ -70,14 +69,15 @@ def test_the_judge_that_ships_decides_where_no_other_is_given(monkeypatch):
         "They never said that {}",
         "Some ask whether {}",
         "Without a contract, {}",
+        "It is false that {}",
+        "Few people think that {}",
     ],
 )
 def test_words_behind_a_negation_or_a_condition_are_not_quoted(turned):
     claim = "old ships sail quickly"
     passage = Chunk("d", 9, f"Big cats swim. {turned.format(claim)}. Old pipes freeze.")
-    assert judged(f"{claim}.", [passage], refusing()) == [("unsupported", ())]
-    # What the judge says holds, and a turn in another sentence does not count.
-    assert judged(f"{claim}.", [passage], agreeing()) == [("supported", (1,))]
+    assert judged(f"{claim}.", [passage], agreeing()) == [("unsupported", ())]
+    # A turn in another sentence does not count.
     assert judged("Big cats swim.", [passage], refusing()) == [("quoted", (1,))]
     assert judged("Old pipes freeze.", [passage], refusing()) == [("quoted", (1,))]
 
@@ -92,6 +92,8 @@ def test_words_behind_a_negation_or_a_condition_are_not_quoted(turned):
         (", provided that it is dry", False),
         (" without delay", False),
         (" only in May", False),
+        (" no rent, but a fee", False),
+        (" the rent, not a fee", True),
         (" on the first day, and only if Ada asks", False),
         (" on the first day of each month", True),
         (", and the landlord keeps the gift", True),
@@ -106,6 +108,34 @@ def test_words_without_the_condition_behind_them_are_not_quoted(rest, is_quoted)
     # The whole sentence has its condition.
     whole = f"The tenant shall pay{rest}".split(". ")[0]
     assert judged(f"{whole}.", [passage], refusing()) == [("quoted", (1,))]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_quoted"),
+    [
+        ("Some say ", False),
+        ("The landlord (or agent) ", False),
+        ("As Ada said, ", True),
+        ("Ada said: “", True),
+        ("2. Rent. ", True),
+        ("(a) ", True),
+        ("12. ", True),
+        ("\n\n- ", True),
+        ("Rent\n\n", True),
+    ],
+)
+def test_a_quote_begins_where_a_sentence_or_a_clause_does(before, is_quoted):
+    passage = Chunk("d", 9, f"Big cats swim. {before}the tenant pays rent in May. It rains.")
+    expected = ("quoted", (1,)) if is_quoted else ("unsupported", ())
+    assert judged("the tenant pays rent in May.", [passage], refusing()) == [expected]
+
+
+def test_sentences_of_scripts_without_spaces_are_quoted():
+    lease = Chunk("d", 0, "房东每年检查屋顶。租户应在每月第五天支付租金。")
+    for text in ("租户应在每月第五天支付租金。", "房东每年检查屋顶"):
+        assert judged(text, [lease], refusing()) == [("quoted", (1,))]
+    assert judged("检查屋顶。", [lease], refusing()) == [("unsupported", ())]
+    assert judged("租户应在每月第五天不支付租金。", [lease], agreeing()) == [("unsupported", ())]
 
 
 def test_another_passage_that_says_it_plainly_is_quoted():
@@ -125,8 +155,17 @@ def test_only_the_likeliest_passage_is_cited():
     assert judge.asked[0] == (f"Title: lease\n{LEASE.text}", CLAIM)
     assert len(judge.asked) == 3
     # Of equally likely ones the better ranked.
-    assert judged(CLAIM, passages, agreeing(), cite="all") == [("supported", (1,))]
-    assert judged(CLAIM, passages, unsure(0.2), cite="all") == [("partly", (1,))]
+    assert judged(CLAIM, passages, agreeing()) == [("supported", (1,))]
+    assert judged(CLAIM, passages, unsure(0.2)) == [("partly", (1,))]
+
+
+def test_all_that_pass_are_cited_where_all_are_asked_for():
+    scores = {"lease": 0.2, "law": 0.9, "other": 0.5}
+    judge = FixedJudge(lambda premise, _: scores[premise.split("\n")[0].removeprefix("Title: ")])
+    passages = [LEASE, *(Chunk(name, 0, LEASE.text) for name in ("law", "other"))]
+    assert judged(CLAIM, passages, judge, cite="all") == [("supported", (2, 3))]
+    assert judged(CLAIM, passages, unsure(0.2), cite="all") == [("partly", (1, 2, 3))]
+    assert judged(CLAIM, [*passages, LEASE], agreeing(), cite="all") == [("supported", (1, 2, 3))]
 
 
 @pytest.mark.parametrize(
@@ -146,13 +185,13 @@ def test_the_probability_decides_whether_it_is_supported_or_partly(probability, 
 
 
 def test_a_sentence_is_held_against_what_it_copies_then_what_it_names_then_the_best():
-    names = ["Bob", "Cleo", "Dora", "Emil", "Finn", "Gus", "Ada", "Hugo", "Ivo"]
+    names = ["bob", "cleo", "dora", "emil", "finn", "gus", "ada", "hugo", "ivo"]
     passages = [
         Chunk(f"d{n}", 0, f"The warm bread of baker {name} slowly rises.")
         for n, name in enumerate(names)
     ]
     judge = refusing()
-    judged("So the warm bread of baker Ada slowly rises.", passages, judge, named=(5,))
+    judged("So the warm bread of baker ada slowly rises.", passages, judge, named=(5,))
     asked = [premise.split("\n")[0] for premise, _ in judge.asked]
     assert asked == ["Title: d6", "Title: d4", "Title: d0"]
 
@@ -164,7 +203,6 @@ def test_a_sentence_is_held_against_what_it_copies_then_what_it_names_then_the_b
         "The QUIET tenant pays the Monthly rent",
         # A few others stand between them.
         "The quiet tenant now pays the very monthly rent.",
-        "The quiet tenant pays the old monthly rent.",
         # The title is part of it.
         "Lease: the quiet tenant gladly pays the monthly rent.",
     ],
@@ -180,6 +218,8 @@ def test_a_sentence_that_has_the_words_of_its_passage_in_their_order_is_judged(t
         # Another order.
         "The monthly rent pays the quiet tenant.",
         "Tenant rent: the old winter freezes quiet pipes.",
+        # A word that the passage has elsewhere.
+        "The quiet tenant pays the old monthly rent.",
         # Two new content words.
         "Surely the quiet tenant gladly pays the monthly rent.",
         # Too many other words, although none is new.
@@ -202,6 +242,64 @@ def test_others_are_unsupported_whatever_the_judge_says(text):
     assert not judge.asked
 
 
+MEDICINE = "Do not give this medicine to children under twelve years."
+
+
+@pytest.mark.parametrize(
+    ("source", "claim"),
+    [
+        (MEDICINE, "Give this medicine to children under twelve years."),
+        (MEDICINE, "Do give this medicine to children under twelve years."),
+        ("The tenant must not keep a dog in the flat.", "The tenant must keep a dog in the flat."),
+        ("The tenant cannot keep a dog in the flat.", "The tenant must keep a dog in the flat."),
+        ("The tenant can't keep a dog in the flat.", "The tenant can keep a dog in the flat."),
+        ("The tenant can keep a dog in the flat.", "The tenant cannot keep a dog in the flat."),
+        (
+            "The tenant is not obliged to repair the roof",
+            "The tenant is obliged to repair the roof",
+        ),
+        ("The tenant may leave if the roof leaks badly.", "So the tenant may leave the roof."),
+        (
+            "The deposit is returned within thirty days.",
+            "The deposit is returned within sixty days.",
+        ),
+        ("The deposit is returned within 30 days.", "The deposit is returned within 60 days."),
+        (
+            "Pay the rent within thirty days and the fee within sixty days.",
+            "Pay the rent within sixty days.",
+        ),
+        (
+            "Take it at least one hour before breakfast with water.",
+            "Take it at least one hour after breakfast with water.",
+        ),
+        (
+            "Take it at least one hour before breakfast with water.",
+            "Take it at most one hour before breakfast with water.",
+        ),
+        ("The fee is due in March, not in May.", "The fee is due in May."),
+        ("The fee is due in March, not in May.", "The fee is due in May, not in March."),
+        ("The yearly fee is due in March.", "The yearly fee is due in April."),
+        ("The big ship was built in Bergen.", "The big ship was built in Oslo."),
+        ("The tenant may repair the old roof.", "The tenant must repair the old roof."),
+        (
+            "The tenant shall pay the landlord the whole rent on the first day.",
+            "The landlord shall pay the tenant the whole rent on the first day.",
+        ),
+        ("The tenant failed to pay the rent in time.", "The tenant did pay the rent in time."),
+        (
+            "The tenant pays the agent rather than the landlord.",
+            "The tenant pays the agent and the landlord.",
+        ),
+    ],
+)
+def test_a_claim_that_changes_what_its_passage_says_is_unsupported_whatever_the_judge_says(
+    source, claim
+):
+    passage = Chunk("d", 0, f"Cats never swim. {source} Old pipes freeze.")
+    question = f"Is it true? {claim}"
+    assert judged(claim, [passage], agreeing(), question=question) == [("unsupported", ())]
+
+
 def test_words_of_the_question_are_nothing_new():
     text = "Surely the quiet tenant gladly pays the monthly rent."
     asked = {"question": "Who pays GLADLY?"}
@@ -218,8 +316,8 @@ def test_a_negation_that_the_passage_has_may_be_judged():
 
 
 def test_hyphenated_words_are_whole():
-    passage = Chunk("d", 0, "An under-proved dough has small dense crumbs inside the loaf.")
-    text = "So an over-proved dough has {} dense crumbs inside the loaf."
+    passage = Chunk("d", 0, "A well-proved dough has small dense crumbs inside the loaf.")
+    text = "So a badly-proved dough has {} dense crumbs inside the loaf."
     assert judged(text.format("small"), [passage], agreeing()) == [("supported", (1,))]
     # It is not what the passage has, and so a second new word is too many.
     assert judged(text.format("large"), [passage], agreeing()) == [("unsupported", ())]
@@ -229,7 +327,7 @@ def test_at_most_three_markers():
     same = [Chunk(f"d{n}", 0, LEASE.text) for n in range(6)]
     text = "Old pipes freeze in winter."
     assert judged(text, same, refusing(), cite="all") == [("quoted", (1, 2, 3))]
-    assert judged(f"Thus {text}", same, agreeing(), cite="all") == [("supported", (1,))]
+    assert judged(f"Thus {text}", same, agreeing(), cite="all") == [("supported", (1, 2, 3))]
 
 
 def test_each_sentence_is_judged_by_itself():
@@ -260,7 +358,6 @@ def test_markers_stand_on_supported_sentences_only(text, texts, probability):
         assert bool(markers) == (how != "unsupported")
         assert len(set(markers)) == len(markers) <= 3
         assert all(1 <= marker <= len(passages) for marker in markers)
-        assert how == "quoted" or len(markers) <= 1
         assert how != "partly" or probability == 0.3
         assert how != "supported" or probability == 1.0
 

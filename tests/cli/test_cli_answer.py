@@ -1,5 +1,6 @@
 """`univerb answer`, as a user types it."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -11,10 +12,14 @@ from rich.console import Console
 
 from conftest import TEXT, make_llama, saved_encoder
 from judges import agreeing, refusing
+from univerb.applications.answer import Answer
+from univerb.applications.cited_text import cited_text
 from univerb.cli import answer as cli_answer
 from univerb.cli import console as cli_console
 from univerb.corpus.build import build_corpus
 from univerb.corpus.manifest import CorpusSettings
+from univerb.decoding.results import Generation, Piece, Stats
+from univerb.documents.chunks import Chunk
 from univerb.modeling.dynamic import DynamicLM
 from univerb.phrase import Document
 
@@ -55,18 +60,19 @@ def no_model(monkeypatch) -> None:
 
 
 def check_sources(lines, text):
-    """Check the list of sources against the document; every one stands in the answer.
+    """Check the list of sources: the document has each, and its marker stands in the answer.
 
-    Where its passage supports the answer, its marker stands behind it.
+    What was copied stands before its marker.
     """
+    listed = []
     for line in lines:
         marker, place, quoted = line.split(" ", 2)
         start, end = map(int, place.removeprefix("lease.txt:").split("-"))
         assert quoted == f"“{TEXT[start:end]}”"
-        assert f"{TEXT[start:end]}{marker if marker in text else ''}" in text
-    markers = {line.split(" ")[0] for line in lines}
-    assert set(re.findall(r"\[\d+\]", text)) <= markers
+        listed.append((marker, f"{TEXT[start:end]}{marker}" in text))
+    assert {marker for marker, _ in listed} == set(re.findall(r"\[\d+\]", text))
     assert len(lines) == len(set(lines)) > 0
+    return [is_copied for _, is_copied in listed]
 
 
 def test_a_quote_and_its_sources(ask, model, lease_file):
@@ -74,7 +80,7 @@ def test_a_quote_and_its_sources(ask, model, lease_file):
     assert ran.code == 0, ran.err
     text, _, *sources = ran.out.strip().splitlines()
     assert "[1]" in text and " tokens in " not in ran.out
-    check_sources(sources, text)
+    assert all(check_sources(sources, text))
     bare = re.sub(r"\[\d\]", "", text)
     assert all(sentence.strip(".") in TEXT for sentence in bare.split(". "))
 
@@ -87,6 +93,34 @@ def test_text_and_sources(ask, model, lease_file):
     text, _, *sources, stats = ran.out.strip().splitlines()
     assert " tokens in " in stats and "[1]" in text
     check_sources(sources, text)
+
+
+def sources_of(capsys, text, citations=True, **given):
+    """Return the lines that are shown below an answer from two passages."""
+    passages = (
+        Chunk("lease", 0, "The quiet tenant pays the monthly rent."),
+        Chunk("law", 0, "In May every quiet tenant pays the monthly rent."),
+    )
+    generation = Generation(text, (Piece(text, (3,), 0.0),), "eos", Stats())
+    cited = cited_text(generation, passages, judge=agreeing(), **given)
+    if not citations:
+        cited = dataclasses.replace(cited, citations=())
+    cli_answer.show_answer(Answer(QUESTION, cited, passages, generation))
+    text, _, *lines, _ = capsys.readouterr().out.strip().splitlines()
+    return text, lines
+
+
+RENT = "[1] lease:0-39 “The quiet tenant pays the monthly rent.”"
+
+
+def test_the_sources_are_those_of_the_markers_that_are_shown(capsys):
+    copied = "[1] lease:0-38 “The quiet tenant pays the monthly rent”"
+    text = "The quiet tenant pays the monthly rent. In May bread rises for every quiet tenant."
+    shown, lines = sources_of(capsys, text)
+    assert shown.count("[") == 1 and lines == [copied]
+    assert sources_of(capsys, text, style="none") == (text, [])
+    # A passage of which nothing was copied is shown itself.
+    assert sources_of(capsys, text, citations=False) == (shown, [RENT])
 
 
 @pytest.mark.usefixtures("all_supported")
@@ -104,6 +138,8 @@ def test_json_can_be_checked(ask, model, lease_file, tmp_path, mode):
         assert data["text"][one["answer_start"] : one["answer_end"]] == one["text"]
         assert one["document"] == "lease.txt"
         assert data["passages"][one["marker"] - 1]["marker"] == one["marker"]
+        is_marked = any(one["marker"] in each["markers"] for each in data["sentences"])
+        assert is_marked or not one["shown"]
     assert [sentence["support"] for sentence in data["sentences"]]
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
 
@@ -140,6 +176,35 @@ def test_a_stream_shows_the_words_as_they_come_and_then_the_answer(ask, model, l
     # Quotes are there at once.
     quoted = (QUESTION, "--docs", lease_file, "--model", model, "--quote")
     assert ask(*quoted, "--stream").out == ask(*quoted).out
+
+
+def test_a_stream_is_not_shown_if_some_of_it_may_be_left_out(ask, no_model, lease_file):
+    ran = ask(QUESTION, "--docs", lease_file, "--stream", "--strict")
+    assert (ran.code, ran.out) == (1, "") and "--stream" in ran.err and "--strict" in ran.err
+
+
+def test_a_terminal_is_not_shown_what_it_would_obey(monkeypatch):
+    screen = io.StringIO()
+    terminal = cli_console.HarmlessConsole(file=screen, force_terminal=True, soft_wrap=True)
+    monkeypatch.setattr(cli_answer, "console", terminal)
+    cli_answer._echo(Piece(" [b]red\x1b[2J\u202e fox\n", (3,), 0.0))
+    cli_answer._echo(Piece(" runs\ufffd", (3,), 0.0))
+    assert screen.getvalue() == " [b]red[2J fox\n runs"
+
+
+def test_options_that_quotes_make_no_use_of_are_noted_once(ask, model, lease_file):
+    base = (QUESTION, "--docs", lease_file, "--model", model)
+    given = ("--temperature", "0.7", "--stop", "x", "--phrases", "none", "--stream")
+    ran = ask(*base, *given)
+    notes = [line for line in ran.err.splitlines() if "no effect" in line]
+    flags = "--temperature, --stop, --phrases, --stream"
+    assert notes == [f"note: no effect on a quote: {flags}. --no-quote writes."]
+    assert ran.out == ask(*base, "--quote").out
+    for effective in (
+        ["--max-tokens", "9", "--style", "inline", "--strict"],
+        ["--no-quote", *given],
+    ):
+        assert "no effect" not in ask(*base, *effective).err
 
 
 def test_a_stop_text_ends_what_the_lm_writes(ask, model, lease_file):

@@ -7,9 +7,11 @@ import torch
 from conftest import MAKERS, TEXT, make_tokenizer
 from tiny_gguf import load_tiny, needs_llamacpp
 from univerb.config import GenerationConfig
+from univerb.decoding import continuations
 from univerb.decoding.continuations import continuation_logprobs
 from univerb.decoding.loop import generate, resolved_for
 from univerb.engines.factory import engine_of
+from univerb.engines.torch.session import TorchSession
 from univerb.modeling.dynamic import DynamicLM
 
 # More than are read at once, of any length.
@@ -42,6 +44,25 @@ def test_it_is_what_the_model_says_token_by_token(backbone, text):
         shares = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
         assert score == pytest.approx(shares.mean().item(), abs=1e-4)
         assert score == pytest.approx(by_steps(lm, prompt, ids), abs=1e-4)
+
+
+def test_a_long_text_is_read_in_slices(tiny, monkeypatch):
+    widths = []
+    step = TorchSession.step
+
+    def recorded(session, rows):
+        widths.append(max(map(len, rows)))
+        return step(session, rows)
+
+    monkeypatch.setattr(TorchSession, "step", recorded)
+    prompts = [tiny.tokenizer.encode_prompt(prompt) for prompt in PROMPTS]
+    text = [*range(5, 45)]
+    scores = continuation_logprobs(tiny, prompts[:2], text)
+    assert sum(widths) == len(text) - 1 and max(widths) == continuations._ROWS
+    for rows in (1, 13, 39):
+        monkeypatch.setattr(continuations, "_ROWS", rows)
+        again = continuation_logprobs(tiny, prompts[:2], text)
+        numpy.testing.assert_allclose(again, scores, atol=1e-5)
 
 
 @needs_llamacpp

@@ -55,6 +55,11 @@ def test_the_nearest_one_above_counts(at, heading):
     assert heading_above(TEXT, TEXT.index(at)) == heading
 
 
+def test_line_ends_make_no_difference():
+    texts = [heading.text for heading in find_headings(TEXT)]
+    assert [heading.text for heading in find_headings(TEXT.replace("\n", "\r\n"))] == texts
+
+
 @pytest.mark.parametrize(
     ("text", "heading"),
     [
@@ -63,6 +68,9 @@ def test_the_nearest_one_above_counts(at, heading):
         ("Text.\n\nThe Ship\n\nText.", ""),
         ("The ship sailed.\n\nText.", ""),
         ("The Ship", ""),
+        ("The Ship\r\n\r\nText.", "The Ship"),
+        ("\ufeffThe Ship\n\nText.", "The Ship"),
+        ("\ufeff\n\n# The Ship\n\nText.", "The Ship"),
         ("word " * 16 + "\n\nText.", ""),
         ("", ""),
     ],

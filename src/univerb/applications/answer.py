@@ -22,6 +22,7 @@ from univerb.applications.cited_text import (
     split_answer,
     supported_marks,
 )
+from univerb.applications.copy_runs import split_words
 from univerb.applications.passages import check_documents, find_passages
 from univerb.applications.prompts import fitted, one_line, question_prompt, write_prompt
 from univerb.applications.quotes import Quote, answers_question, rank_quotes
@@ -50,6 +51,8 @@ _MAX_TOKENS = 128
 _QUOTES = 2
 _NEAR = 1.5
 """How far a second quote may lie below the best one, on the scale of the judges' sum."""
+_REPEATED = 5
+"""Words from which a sentence that is said twice is a repetition."""
 _ENDS = ("\n\n", "\nQuestion:", "\nText:")
 
 
@@ -146,11 +149,12 @@ def answer(
         lm: The LM and its encoder.
         question: What is asked.
         documents: Documents, which are searched, or a retriever such as a corpus.
-        quote: Answer with sentences of the documents; by default LMs below `SMALL_MODEL` do.
+        quote: Answer with sentences of the documents; by default LMs below `SMALL_MODEL` do,
+            unless `require` or `prefer` asks for words.
         k: Sentences to show the LM where it writes itself.
         phrases: It may write all n-grams of them, their parsed phrases, or none.
         style: Markers after each copied stretch, at the end of each sentence, or nowhere.
-        cite: "best" cites one sentence for what was copied, "all" each that has it.
+        cite: "best" cites one sentence for what was copied or supported, "all" each that has it.
         strict: Leave out what the documents do not support; quote them if nothing is left.
         on_piece: Called with what the LM writes as it comes.
         **options: As `GenerationConfig` explains them; at most 128 tokens by default.
@@ -161,14 +165,15 @@ def answer(
     _check(question, k, style, cite, quote, strict)
     config = GenerationConfig(**options).filled({"max_tokens": _MAX_TOKENS})
     source = _source(phrases)
+    is_quote = is_quoted(lm, quote, config)
     check_documents(documents)
     embedder = default_embedder()
     chunks = find_passages(question, documents, max(k, _CHUNKS), embedder)
     texts = {} if hasattr(documents, "search") else {each.name: each.text for each in documents}
-    ranked = rank_quotes(lm, question, chunks, embedder, texts)
+    ranked = rank_quotes(lm, question, chunks, embedder, texts, k)
     if not ranked or not answers_question(question, ranked[0]):
         return Answer(question, _not_found(), (), None)
-    if quote or (quote is None and lm.parameter_count < SMALL_MODEL):
+    if is_quote:
         return _quoted(lm, question, ranked, config.max_tokens, style)
     found = [each.source for each in ranked[:k]]
     written = _written(lm, question, found, source, config, style, cite, on_piece)
@@ -176,6 +181,17 @@ def answer(
         return written
     kept = _supported_only(written, style)
     return kept if kept.is_found else _quoted(lm, question, ranked, config.max_tokens, style)
+
+
+def is_quoted(lm: PhraseModel, quote: bool | None, config: GenerationConfig) -> bool:
+    """Tell whether an answer is quoted: texts that are asked for must be written."""
+    asked = (*config.require, *config.prefer)
+    if quote and asked:
+        raise OptionError(
+            f"a quote is in the documents' own words, and {asked[0]!r} is to be written. Leave out "
+            "quote, or require and prefer."
+        )
+    return bool(quote) or (quote is None and not asked and lm.parameter_count < SMALL_MODEL)
 
 
 def _written(
@@ -204,7 +220,7 @@ def _written(
     text = ""
     for piece in stream:
         text += piece.text
-        if _repeats_from(text) is not None:
+        if _repeats_from(text, is_whole=False) is not None:
             stream.end()
             break
         if on_piece:
@@ -227,14 +243,16 @@ def _answer_end(generation: Generation) -> int | None:
     return end
 
 
-def _repeats_from(text: str) -> int | None:
-    """Return where a text begins to repeat one of its sentences."""
+def _repeats_from(text: str, *, is_whole: bool = True) -> int | None:
+    """Return where a text begins to repeat a sentence; if it is not whole, its last may go on."""
     said: set[str] = set()
-    for sentence in split_answer(text):
+    sentences = split_answer(text)
+    for sentence in sentences if is_whole else sentences[:-1]:
         words = one_line(text[sentence.start : sentence.end])
         if words in said:
             return sentence.start
-        said.add(words)
+        if sum(not word.is_mark for word in split_words(words)) >= _REPEATED:
+            said.add(words)
     return None
 
 

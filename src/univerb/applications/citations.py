@@ -135,6 +135,15 @@ class CitedText:
     def __str__(self) -> str:
         return "".join(run.text for run in self.runs())
 
+    def is_shown(self, citation: Citation) -> bool:
+        """Tell whether the marker of a citation is shown on its sentence."""
+        at = citation.answer_start
+        spans = [(s.start, s.end) for s in self.sentences if s.start <= at < s.end]
+        start, end = spans[0] if spans else (0, len(self.text))
+        return any(
+            start < mark.at <= end and citation.marker in mark.markers for mark in self.marks
+        )
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the citations as JSON can hold them, their ranges in the text with markers."""
         citations, at = [], 0
@@ -142,7 +151,8 @@ class CitedText:
             for citation in run.citations:
                 names = ("marker", "document", "start", "end", "text")
                 span = {"answer_start": at, "answer_end": at + len(run.text)}
-                citations.append({name: getattr(citation, name) for name in names} | span)
+                shown = {"shown": self.is_shown(citation)}
+                citations.append({name: getattr(citation, name) for name in names} | span | shown)
             at += len(run.text)
         return citations
 

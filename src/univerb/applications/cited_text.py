@@ -48,7 +48,7 @@ def cited_text(
         generation: What the LM wrote.
         passages: What it was shown, numbered from 1 in this order.
         style: Where markers are shown.
-        cite: "best" cites one passage for what was copied, "all" each that has it.
+        cite: "best" cites one passage for what was copied or supported, "all" each that has it.
         support: Judge each sentence, and show markers of passages that support it. Otherwise
             markers say where words were copied from, and what the LM typed is shown.
         question: What the text answers.
@@ -67,7 +67,7 @@ def cited_text(
             s._replace(markers=tuple(m for m, at in typed if s.start < at <= s.end))
             for s in sentences
         )
-        sentences = supported_sentences(text, named, citations, passages, question, judge)
+        sentences = supported_sentences(text, named, citations, passages, question, judge, cite)
         marks = supported_marks(citations, sentences, style)
     else:
         marks = _copied_marks(citations, typed, sentences, style)

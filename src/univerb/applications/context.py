@@ -1,6 +1,8 @@
 """What an LM is shown before it continues a text: the passages that the text is about."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+from operator import eq
 from typing import NamedTuple
 
 from univerb.applications.prompts import fitted, one_line, without_special
@@ -25,13 +27,13 @@ class PromptInContext(NamedTuple):
     passages: tuple[Chunk, ...] = ()
     """Those that are shown, shortened to fit."""
     shown: int = 0
-    """How many of the ids are not the prompt's own."""
+    """How many of the ids come before the prompt's own: the passages, and a turn's beginning."""
 
     def configured(self, config: GenerationConfig) -> GenerationConfig:
         """Let repetition control leave the passages out: they are there to be copied."""
         if not self.shown or not config.controls_repetition:
             return config
-        return config.replaced({"repeat_from": self.shown})
+        return config.replaced({"repeat_from": self.shown + config.repeat_from})
 
 
 def in_context(
@@ -82,7 +84,11 @@ def message_in_context(
 
     room = len(alone) + _room(lm, len(alone), max_tokens)
     ids, short = _fitted(passages, encode, room)
-    return PromptInContext(ids, short, len(ids)) if short else PromptInContext(alone)
+    if not short:
+        return PromptInContext(alone)
+    # The message and what the template puts behind it end both.
+    own = sum(1 for _ in takewhile(bool, map(eq, reversed(ids), reversed(alone))))
+    return PromptInContext(ids, short, len(ids) - own)
 
 
 def _room(lm: PhraseModel, own: int, max_tokens: int) -> int:

@@ -1,24 +1,30 @@
 """Copy runs: the stretches of a text that stand word for word in passages.
 
 Texts are compared as words: numbers and hyphenated words are whole, so that no run ends inside one,
-and white space counts only by whether there is any. Case and every other character matter.
+and white space counts only by whether there is any. Case and every other character matter. In
+scripts without spaces each character is a word.
 """
 
 import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from univerb.documents.chunks import Chunk
 from univerb.phrases.content import content_words
-from univerb.phrases.guards import NUMBER
+from univerb.phrases.guards import NUMBER, is_unspaced
 
-_JOINED = r"(?:['’.,:/–‐‑-][^\W_]+)*"
-"""The rest of 5-year, co-operate and 19-year-old."""
+_JOINED = r"(?:['’.,:/–‐‑-][^\W_]+|\^[+−-]?\d+)*"
+"""The rest of 5-year, co-operate, 19-year-old and x^2."""
+_GAP = "[ \xa0\u2009\u202f]"
+_WHOLE = rf"(?>\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)(?:[.,]\d+)*|{NUMBER.pattern})"
+_POWER = rf"(?:(?:{_GAP}?[×·]{_GAP}?|\^[+−-]?){_WHOLE})*"
+_PARAGRAPH = rf"(?:{_GAP}\((?:\d{{1,3}}|[a-z]|[ivx]{{2,5}})\))*"
 _WORD = re.compile(
-    # A number expression; with a unit behind it, as in 1.5g, it is a word like others.
-    rf"(?>[+−-]?{NUMBER.pattern}){_JOINED}(?![^\W_])"
+    # A number expression, also 1 500.75, 3 × 10^12 and § 12 (3), and a unit behind it.
+    rf"[+−-]?(?:§§?{_GAP}?)?{_WHOLE}{_POWER}{_PARAGRAPH}[^\W_]*{_JOINED}"
     rf"|[^\W_]+{_JOINED}|[^\w\s]|_"
 )
 _JOINERS = frozenset({"Mn", "Mc", "Me", "Cf"})
@@ -62,12 +68,23 @@ class CopyRun(NamedTuple):
 def split_words(text: str) -> list[Word]:
     """Split a text into words, numbers and marks."""
     words: list[Word] = []
-    for match in _WORD.finditer(text):
-        start, end = match.span()
+    for start, end in _spans(text):
         if words and words[-1].end == start and _joins(text[start - 1], text[start]):
             start = words.pop().start
         words.append(Word(text[start:end], start, end, text[start - 1 : start].isspace()))
     return words
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Find characters of scripts without spaces, and the words between them."""
+    at = 0
+    for is_apart, characters in groupby(text, is_unspaced):
+        end = at + len(list(characters))
+        if is_apart:
+            yield from pairwise(range(at, end + 1))
+        else:
+            yield from (match.span() for match in _WORD.finditer(text, at, end))
+        at = end
 
 
 def _joins(left: str, right: str) -> bool:
@@ -130,11 +147,11 @@ def _says_something(words: Sequence[Word], begin: int, end: int) -> bool:
     """Tell whether some words of a text are worth a citation.
 
     They have two content words, or one that is a number of two digits or a name: glue and single
-    common words stand in any document.
+    common words stand in any document. In scripts without spaces two characters count as a word.
     """
     # Word by word: both halves of co-operate are content, but it is one common word.
-    content = sum(bool(content_words(word.text)) for word in words[begin:end])
-    return content > 1 or any(
+    content = [word.text for word in words[begin:end] if content_words(word.text)]
+    return sum(0.5 if is_unspaced(word[0]) else 1 for word in content) >= 2 or any(
         _DIGITS.search(words[index].text) or _is_name(words, index) for index in range(begin, end)
     )
 

@@ -1,7 +1,7 @@
 """What of passages can be quoted: sentences that say something by themselves, and lists."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -10,16 +10,23 @@ from typing import NamedTuple
 from univerb.applications.prompts import one_line, title_of
 from univerb.documents.chunks import Chunk
 from univerb.documents.headings import heading_above, leading_heading
-from univerb.documents.sentences import split_clauses, split_sentences
+from univerb.documents.sentences import split_sentences
+from univerb.phrases.guards import is_unspaced
 
 _SHORT = 8
 """Words below which a sentence is quoted together with the next: headings, "No." """
 _FEWEST = 5
 """Words below which a sentence is quoted only if none is longer."""
 _LONGEST = 60
-"""Words above which a sentence is quoted in clauses."""
+"""Words above which a sentence is quoted in clauses, and a list in lines."""
 _HEADING = 15
 """Words below which a line without final punctuation is a heading or an item of a list."""
+_AT_COMMAS = (re.compile(r"(?<=[,.])\s++|(?<=[，、；])\s*+"), _LONGEST)
+"""Where to cut, and how many words of what is between the cuts stay together."""
+_AT_LINES = (re.compile(r"[\n\r]\s*+"), _HEADING)
+_ANYWHERE = ((re.compile(r"\s++"), _LONGEST), (re.compile(r"."), _LONGEST))
+"""At spaces, and between the characters of scripts that have none."""
+_Cuts = tuple[tuple[re.Pattern[str], int], ...]
 _FINAL = re.compile(r"[.!?…。！？:;]+[\"'”’»)]*\Z")
 
 
@@ -56,7 +63,7 @@ def find_quotable(passages: Sequence[Chunk], texts: Mapping[str, str]) -> list[Q
     `texts` are the whole documents by name, as far as they are at hand.
     """
     stretches = list(_stretches(passages, texts))
-    return [each for each in stretches if len(each.text.split()) >= _FEWEST] or stretches
+    return [each for each in stretches if _count_words(each.text) >= _FEWEST] or stretches
 
 
 def _stretches(passages: Sequence[Chunk], texts: Mapping[str, str]) -> Iterator[Quotable]:
@@ -67,7 +74,7 @@ def _stretches(passages: Sequence[Chunk], texts: Mapping[str, str]) -> Iterator[
         text = texts.get(passage.document, passage.text)
         spans, leading = quotable_spans(text), leading_heading(text)
         title = title_of(passage.document) + (f". {leading}" if leading else "")
-        first = bisect_left(spans, passage.start - offset, key=itemgetter(0))
+        first = bisect_right(spans, passage.start - offset, key=itemgetter(1))
         before = text[slice(*spans[first - 1])] if first else ""
         for start, end in spans[first:]:
             if offset + start >= passage.end:
@@ -85,11 +92,11 @@ def _stretches(passages: Sequence[Chunk], texts: Mapping[str, str]) -> Iterator[
 def quotable_spans(text: str) -> Sequence[tuple[int, int]]:
     """Find what of a text can be quoted: sentences, short ones with the next, and lists.
 
-    Headings say nothing alone. Very long sentences come in clauses.
+    Headings say nothing alone. What is very long comes in parts.
     """
     sentences = list(split_sentences(text))
     is_open = [
-        not _FINAL.search(text[a:b]) and len(text[a:b].split()) < _HEADING for a, b in sentences
+        not _FINAL.search(text[a:b]) and _count_words(text[a:b]) < _HEADING for a, b in sentences
     ]
     spans: list[tuple[int, int]] = []
     index = 0
@@ -100,26 +107,41 @@ def quotable_spans(text: str) -> Sequence[tuple[int, int]]:
             while last + 1 < len(sentences) and is_open[last + 1]:
                 last += 1
             if last > index:
-                spans.append((start, sentences[last][1]))
+                spans += _parts(text, start, sentences[last][1], (_AT_LINES, *_ANYWHERE))
         else:
             while (
-                len(text[start : sentences[last][1]].split()) < _SHORT
+                _count_words(text[start : sentences[last][1]]) < _SHORT
                 and last + 1 < len(sentences)
                 and not is_open[last + 1]
-                and "\n\n" not in text[sentences[last][1] : sentences[last + 1][0]]
+                and text[sentences[last][1] : sentences[last + 1][0]].count("\n") < 2
             ):
                 last += 1
-            spans += _clauses(text, start, sentences[last][1])
+            end = sentences[last][1]
+            # Without final punctuation it is a table whose long lines look wrapped.
+            at = _AT_COMMAS if _FINAL.search(text[start:end]) else _AT_LINES
+            spans += _parts(text, start, end, (at, *_ANYWHERE))
         index = last + 1
     return spans or sentences
 
 
-def _clauses(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut a long sentence at commas into parts of at most sixty words, where it has any."""
+def _parts(text: str, start: int, end: int, cuts: _Cuts) -> Iterator[tuple[int, int]]:
+    """Cut what is very long at the first kind of cuts, and what still is at the next kind."""
+    if not cuts or _count_words(text[start:end]) <= _LONGEST:
+        yield start, start + len(text[start:end].rstrip())
+        return
+    (pattern, most), *finer = cuts
     begin = last = start
-    for _, stop in split_clauses(text[start:end]):
-        if last > begin and len(text[begin : start + stop].split()) > _LONGEST:
-            yield begin, last
-            begin = last + len(text[last:end]) - len(text[last:end].lstrip())
-        last = start + stop
-    yield begin, end
+    words = 0
+    for stop in sorted({end, *(match.end() for match in pattern.finditer(text, start, end))}):
+        more = _count_words(text[last:stop])
+        if words and words + more > most:
+            yield from _parts(text, begin, last, tuple(finer))
+            begin, words = last, 0
+        words += more
+        last = stop
+    yield from _parts(text, begin, end, tuple(finer))
+
+
+def _count_words(text: str) -> int:
+    """Count words; each character of a script without spaces is one."""
+    return max(len(text.split()), sum(map(is_unspaced, text)))

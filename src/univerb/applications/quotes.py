@@ -15,7 +15,7 @@ import numpy
 from numpy.typing import NDArray
 
 from univerb.applications.prompts import fitted, without_special, write_prompt
-from univerb.applications.question_types import answer_fit
+from univerb.applications.question_types import answer_fit, has_words
 from univerb.applications.quotable import Quotable, find_quotable
 from univerb.decoding.continuations import continuation_logprobs
 from univerb.documents.chunks import Chunk
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from univerb.retrieval.base import Method
 
 _READ_BY_LM = 12
-"""Sentences that the LM reads; the others are below them for BM25 and the embedding model."""
+"""Sentences that the LM reads at least; the others are below them for BM25 and the embedding model.
+"""
 _BY_HEADING, _BY_SENTENCE = 1.5, 1.0
 """Weights of the embedding model, which sees a sentence below its heading and after another."""
 _BY_LM, _BY_LM_ALONE = 0.5, 1.5
 """Of the LM beside an embedding model, and without one."""
 _BY_FIT = 1.5
 _LEAST_EVIDENCE = 1.2
-_ALIKE, _MUCH_ALIKE = 0.65, 0.75
-"""Cosines from which a sentence answers, whatever the LM says, and whatever it lacks."""
+_ALIKE, _MUCH_ALIKE = 0.65, 0.7
+"""Cosines from which a sentence answers whatever the LM says, and whatever it lacks."""
 _ASK = "Title: {}\nText: {}\n\nWrite a question that this text answers."
 _ASK_ANYTHING = "Write a question."
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
@@ -61,15 +62,16 @@ def rank_quotes(
     passages: Sequence[Chunk],
     embedder: "Method | None" = None,
     texts: Mapping[str, str] = _NO_TEXTS,
+    k: int = _READ_BY_LM,
 ) -> list[Quote]:
     """Rank the sentences of passages by how well they answer a question, the best first.
 
     `texts` are the whole documents by name, as far as they are at hand. Sentences that the LM has
-    not read are left out.
+    not read are left out; it reads at least `k`.
     """
     candidates = list(find_quotable(passages, texts))
     retrieved, likeness = _retrieval_scores(question, candidates, embedder)
-    read = numpy.argsort(-retrieved, kind="stable")[:_READ_BY_LM]
+    read = numpy.argsort(-retrieved, kind="stable")[: max(k, _READ_BY_LM)]
     if not read.size:
         return []
     chosen = [candidates[index] for index in read.tolist()]
@@ -84,8 +86,12 @@ def rank_quotes(
 
 
 def answers_question(question: str, quote: Quote) -> bool:
-    """Tell whether a quote has to do with a question at all, and has what it asks for."""
-    if answer_fit(question, quote.source.text) < 0:
+    """Tell whether a quote has to do with a question at all.
+
+    One that seems to lack what is asked for needs the question's words, or to be much alike.
+    """
+    text = quote.source.text
+    if answer_fit(question, text) < 0 and not has_words(question, text):
         return quote.likeness >= _MUCH_ALIKE
     return quote.evidence >= _LEAST_EVIDENCE or quote.likeness >= _ALIKE
 

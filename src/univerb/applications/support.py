@@ -7,13 +7,13 @@ passages together wrongly: so a sentence must follow its passage's words in thei
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from univerb.applications.citations import Citation, Sentence, Support
-from univerb.applications.copy_runs import split_words
+from univerb.applications.citations import Citation, Cite, Sentence, Support
+from univerb.applications.copy_runs import Word, split_words
 from univerb.documents.chunks import Chunk
 from univerb.documents.sentences import split_sentences
 from univerb.phrases.content import content_words
@@ -30,13 +30,26 @@ _IN_ORDER = 0.7
 """The share of a sentence's words that its passage has in the same order."""
 _FEWEST_CONTENT, _MOST_NEW = 3, 1
 """Content words of a sentence that says something, and those that passage and question lack."""
-_TURNS = re.compile(
-    r"\b(?:not?|never|nor|neither|nobody|none|nothing|without|unless|except|if|whether|hardly)\b"
-    r"|n['’]t\b",
-    re.IGNORECASE,
-)
 _CONDITIONS = re.compile(r"\b(?:unless|except|if|until|provided|without|only)\b", re.IGNORECASE)
 """What a sentence may go on with that makes its beginning alone say more than it does."""
+_TURNS = re.compile(
+    rf"(?P<no>\b(?:not|cannot)\b|n['’]t\b)|{_CONDITIONS.pattern}"
+    r"|\b(?:no|never|nor|neither|nobody|none|nothing|whether|hardly|seldom|rarely|(?<!\ba )few"
+    r"|false(?:ly)?|untrue|wrong(?:ly)?|fail(?:s|ed|ing)?|refus(?:es?|ed|ing)|refrain(?:s|ed|ing)?"
+    r"|(?:rather|other) than|instead of|den(?:y|ies|ied)|doubt(?:s|ed)?|forbid(?:s|den)?)\b"
+    r"|[不没沒未非无無]|ない|ません|ไม่",
+    re.IGNORECASE,
+)
+_FACTS = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen"
+    r"|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty"
+    r"|ninety|hundred|thousand|million|billion|dozen|half|double|twice|once|first|second|third|last"
+    r"|before|after|until|since|above|below|over|under|more|less|most|least|fewer|minimum|maximum"
+    r"|earlier|later|always|all|every|some|must|may)\b"
+)
+"""Numbers, relations and modal verbs: one that is new or left out makes another claim."""
+_CLAUSE = re.compile(r"(?:^|[,;:.\"“‘«(\[–—•*，；：、。「『（]|^\W|^\W*\w{1,3}\))\s*\Z")
+"""What stands before the beginning of a sentence or a clause."""
 
 
 def supported_sentences(
@@ -46,6 +59,7 @@ def supported_sentences(
     passages: Sequence[Chunk],
     question: str = "",
     judge: "Entailment | None" = None,
+    cite: Cite = "best",
 ) -> tuple[Sentence, ...]:
     """Return the sentences of a text with what supports them.
 
@@ -56,6 +70,7 @@ def supported_sentences(
         passages: Numbered from 1 in this order.
         question: What the text answers: its words are nothing new.
         judge: Decides about sentences that are no quotes; by default the one that ships.
+        cite: "best" names the likeliest passage for these, "all" each that is likely enough.
 
     Returns:
         The sentences in order.
@@ -75,43 +90,79 @@ def supported_sentences(
             for number in list(dict.fromkeys(named))[:_JUDGED]
             if _has_words(passages[number - 1], claim, question)
         ]
-        support, markers = _judged(claim, alike, passages, judge)
+        support, markers = _judged(claim, alike, passages, judge, cite)
         judged.append(sentence._replace(support=support, markers=markers))
     return tuple(judged)
 
 
 def _judged(
-    claim: str, numbers: Sequence[int], passages: Sequence[Chunk], judge: "Entailment | None"
+    claim: str,
+    numbers: Sequence[int],
+    passages: Sequence[Chunk],
+    judge: "Entailment | None",
+    cite: Cite,
 ) -> tuple[Support, tuple[int, ...]]:
-    """Hold a claim against the passages that have its words; the likeliest one is cited."""
+    """Hold a claim against the passages that have its words."""
     if not numbers:
         return "unsupported", ()
     judge = judge or default_judge()
     pairs = [(_premise(passages[number - 1]), claim) for number in numbers]
-    score, best = max(zip(judge.probabilities(pairs), (-n for n in numbers), strict=True))
-    if score >= judge.about.threshold:
-        return "supported", (-best,)
-    return ("partly", (-best,)) if score >= _PARTLY else ("unsupported", ())
+    scores = dict(zip(numbers, judge.probabilities(pairs), strict=True))
+    best = max(sorted(scores), key=scores.__getitem__)
+    is_supported = scores[best] >= judge.about.threshold
+    needed = judge.about.threshold if is_supported else _PARTLY
+    likely = [number for number in sorted(scores) if scores[number] >= needed]
+    if not likely:
+        return "unsupported", ()
+    return "supported" if is_supported else "partly", tuple(likely) if cite == "all" else (best,)
 
 
 def _has_words(passage: Chunk, claim: str, question: str) -> bool:
     """Tell whether a passage has a claim's words, nearly all, in their order and not turned."""
-    said, there = _words(claim), _words(_premise(passage))
+    spoken, sources = _spoken(claim), _spoken(_premise(passage))
+    said, there = _lower(spoken), _lower(sources)
+    content = {word for word in said if content_words(word)}
     blocks = SequenceMatcher(None, there, said, autojunk=False).get_matching_blocks()
-    content = [word for word in said if content_words(word)]
-    known = {*there, *_words(question)}
-    new = [word for word in content if word not in known]
-    is_turned = _TURNS.search(claim) and not _TURNS.search(passage.text)
+    copied = [block.a + at for block in blocks for at in range(block.size)]
+    if (
+        len(copied) < _IN_ORDER * len(said)
+        or sum(map(content.__contains__, said)) < _FEWEST_CONTENT
+    ):
+        return False
+    left = {*said} - {there[at] for at in copied}
+    skipped = {there[at] for at in {*range(copied[0], copied[-1])}.difference(copied)}
+    names = {word.text.lower() for word in spoken[1:] if word.text[0].isupper()}
+    used = [sources[at] for at in copied if there[at] in content]
     return (
-        len(content) >= _FEWEST_CONTENT
-        and len(new) <= _MOST_NEW
-        and sum(block.size for block in blocks) >= _IN_ORDER * len(said)
-        and not is_turned
+        len((left & content).difference(there, _lower(_spoken(question)))) <= _MOST_NEW
+        # What the passage has elsewhere is in another role; a name that it lacks is another fact.
+        and (left & content).isdisjoint(there)
+        and left.isdisjoint(names)
+        # Without a number or a relation that stands between, two facts become one.
+        and not any(map(_FACTS.search, left | skipped))
+        and _turns(claim) == _turns(_sentences_with(used, passage))
     )
 
 
-def _words(text: str) -> list[str]:
-    return [word.text.lower() for word in split_words(text) if not word.is_mark]
+def _turns(text: str) -> list[str]:
+    """Return what turns the sense of a text, in order; all forms of "not" are one."""
+    return ["not" if match["no"] else match[0].lower() for match in _TURNS.finditer(text)]
+
+
+def _sentences_with(words: Iterable[Word], passage: Chunk) -> str:
+    """Return the sentences of a passage that have some words of its premise."""
+    offset = len(_premise(passage)) - len(passage.text)
+    starts = {word.start - offset for word in words}
+    spans = split_sentences(passage.text)
+    return " ".join(passage.text[a:b] for a, b in spans if not starts.isdisjoint(range(a, b)))
+
+
+def _spoken(text: str) -> list[Word]:
+    return [word for word in split_words(text) if not word.is_mark]
+
+
+def _lower(words: Iterable[Word]) -> list[str]:
+    return [word.text.lower() for word in words]
 
 
 def _premise(passage: Chunk) -> str:
@@ -120,9 +171,7 @@ def _premise(passage: Chunk) -> str:
 
 def _is_quoted(text: str, sentence: Sentence, citation: Citation) -> bool:
     """Tell whether a citation is the whole sentence, and its source says it without turning it."""
-    spoken = [
-        word for word in split_words(text[sentence.start : sentence.tail]) if not word.is_mark
-    ]
+    spoken = _spoken(text[sentence.start : sentence.tail])
     if not spoken:
         return False
     edges = sentence.start + spoken[0].start, sentence.start + spoken[-1].end
@@ -133,7 +182,11 @@ def _is_quoted(text: str, sentence: Sentence, citation: Citation) -> bool:
     source = list(split_sentences(passage))
     first = max((a for a, _ in source if a <= begin), default=0)
     last = min((b for _, b in source if b >= end), default=len(passage))
-    return not (_TURNS.search(passage[first:begin]) or _CONDITIONS.search(passage[end:last]))
+    if not _CLAUSE.search(passage[first:begin]):
+        return False
+    rest = passage[end:last]
+    is_limited = _CONDITIONS.search(rest) or _TURNS.search(re.split("[,;:]", rest)[0])
+    return not (_TURNS.search(passage[first:begin]) or is_limited)
 
 
 @lru_cache(maxsize=1)

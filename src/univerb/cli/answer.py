@@ -28,6 +28,7 @@ from univerb.tokenizer import check_text
 if TYPE_CHECKING:
     from univerb.applications.answer import Answer
     from univerb.decoding.results import Piece
+    from univerb.modeling.phrase_model import PhraseModel
 
 _COLOURS = ("#8fd3e8", "#f4d35e", "#9fd8a4", "#e0a9d8", "#f2a48f", "#b8b3f0")
 
@@ -98,9 +99,12 @@ def answer(
         raise PromptError("the question is empty. Ask something.")
     if html and (html.is_dir() or not html.parent.is_dir()):
         raise OptionError(f"--html {str(html)!r} cannot be written. Name a file in a folder.")
+    if stream and options.strict:
+        raise OptionError("--stream shows what --strict may leave out. Leave one of them out.")
     documents = passages.read()
     lm = load_to_write(**dict(model))
     note_untrained(lm)
+    _note_idle(lm, options, decoding, stream)
     if passages.corpus:
         from univerb.applications.corpus_profile import calibrated
 
@@ -125,6 +129,20 @@ def answer(
         show_answer(result)
 
 
+def _note_idle(
+    lm: "PhraseModel", options: AnswerOptions, decoding: GenerationConfig, stream: bool
+) -> None:
+    """Say which of the options that were given do nothing because the answer is a quote."""
+    from univerb.applications.answer import is_quoted
+
+    idle = [name for name in decoding.options() if name != "max_tokens"]
+    idle += [name for name in ("phrases", "cite") if name in options.model_fields_set]
+    idle += ["stream"] * stream
+    if idle and is_quoted(lm, options.quote, decoding):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        errors.print(f"[yellow]note:[/] no effect on a quote: {flags}. --no-quote writes.")
+
+
 def _write_page(path: Path, result: "Answer") -> None:
     from univerb.applications.answer_html import answer_html
 
@@ -137,7 +155,11 @@ def _write_page(path: Path, result: "Answer") -> None:
 
 
 def _echo(piece: "Piece") -> None:
-    print(whole_characters(piece.text), end="", flush=True)
+    text = whole_characters(piece.text)
+    if console.is_terminal:
+        console.print(Text(text), end="")
+    else:
+        print(text, end="", flush=True)
 
 
 def show_answer(result: "Answer") -> None:
@@ -155,13 +177,24 @@ def show_answer(result: "Answer") -> None:
         text.append(run.text, style=style)
     print_text(text, result.rendered)
     console.print()
-    sources = {(c.marker, c.start, c.end): c for c in result.citations}
-    for _, citation in sorted(sources.items()):
-        line = Text().append(f"[{citation.marker}] ", style=f"bold {_colour(citation.marker)}")
-        line.append(f"{citation.document}:{citation.start}-{citation.end} ", style="dim")
-        console.print(line.append(f"“{' '.join(citation.text.split())}”"))
+    for marker, source, start, end, said in _sources(result):
+        line = Text().append(f"[{marker}] ", style=f"bold {_colour(marker)}")
+        line.append(f"{source}:{start}-{end} ", style="dim")
+        console.print(line.append(f"“{' '.join(said.split())}”"))
     if result.generation:
         console.print(f"[dim]{stats_line(result.generation.stats)}[/]")
+
+
+def _sources(result: "Answer") -> list[tuple[int, str, int, int, str]]:
+    """Return what each marker that is shown stands for: copied text, or else its passage."""
+    cited = result.cited
+    copied = [c for c in cited.citations if cited.is_shown(c)]
+    sources = {(c.marker, c.document, c.start, c.end, c.text) for c in copied}
+    shown = {marker for mark in cited.marks for marker in mark.markers}
+    for marker in shown.difference(c.marker for c in copied):
+        passage = result.passages[marker - 1]
+        sources.add((marker, passage.document, passage.start, passage.end, passage.text))
+    return sorted(sources)
 
 
 def _colour(number: int) -> str:

@@ -13,6 +13,8 @@ from univerb.modeling.phrase_model import PhraseModel
 
 _AT_ONCE = 8
 """Prompts in one pass: their caches lie in memory together."""
+_ROWS = 32
+"""Tokens in one pass: each has V logits."""
 
 
 def continuation_logprobs(
@@ -34,16 +36,23 @@ def continuation_logprobs(
     for begin in range(0, len(prompts), at_once):
         part = prompts[begin : begin + at_once]
         session = engine.session(config, has_phrases=False, needs_states=False)
-        rows = [[output.logits[-1:]] for output in session.prefill(part)]
-        if len(text) > 1:
-            for own, output in zip(rows, session.step([text[:-1]] * len(part)), strict=True):
-                own.append(output.logits)
-        scores += [_mean_logprob(numpy.concatenate(own), text) for own in rows]
-    return numpy.array(scores)
+        totals = [_logprob(output.logits[-1:], text[:1]) for output in session.prefill(part)]
+        for at in range(1, len(text), _ROWS):
+            ids = text[at : at + _ROWS]
+            outputs = session.step([text[at - 1 : at - 1 + len(ids)]] * len(part))
+            totals = [
+                total + _logprob(output.logits, ids)
+                for total, output in zip(totals, outputs, strict=True)
+            ]
+        scores += totals
+    return numpy.array(scores) / len(text)
 
 
-def _mean_logprob(logits: Floats, text: Sequence[int]) -> float:
-    highest = logits.max(axis=-1, keepdims=True)
-    totals = numpy.exp(logits - highest).sum(axis=-1, dtype=numpy.float64)
-    chosen = logits[numpy.arange(len(text)), list(text)] - highest[:, 0]
-    return float((chosen - numpy.log(totals)).mean())
+def _logprob(logits: Floats, ids: Sequence[int]) -> float:
+    """Return the log-probability of ids by their logits (r, V), row by row to copy one at most."""
+    total = 0.0
+    for row, chosen in zip(logits, ids, strict=True):
+        highest = row.max()
+        mass = numpy.exp(row - highest).sum(dtype=numpy.float64)
+        total += float(row[chosen] - highest - numpy.log(mass))
+    return total

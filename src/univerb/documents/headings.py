@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-_ALONE = re.compile(r"(?:\A|\n[ \t]*\n)[ \t#]*([^\s#][^\n]{0,119})(?=\n[ \t]*\n)")
+# A text may begin with a byte order mark, and each of its lines end with a carriage return.
+_ALONE = re.compile(r"(?:\A\ufeff?+|\n[ \t\r]*\n)[ \t#]*([^\s#][^\n]{0,119})(?=\n[ \t\r]*\n)")
 _FINAL = re.compile(r"[.!?…。！？:;,][\"'”’»)]*\s*\Z")
 _LONGEST = 15
 """Words."""
@@ -33,7 +34,7 @@ def find_headings(text: str) -> Sequence[Heading]:
         line = " ".join(match[1].split())
         if len(line.split()) > _LONGEST or _FINAL.search(line):
             continue
-        if last < 0 or text[last : match.start(1)].strip(" \t\n#"):
+        if last < 0 or text[last : match.start(1)].strip(" \t\r\n#"):
             runs.append([])
         runs[-1].append(Heading(match.start(1), line))
         last = match.end(1)
@@ -52,6 +53,6 @@ def heading_above(text: str, position: int) -> str:
 
 def leading_heading(text: str) -> str:
     """Return the heading that a text begins with, its title; empty if it begins otherwise."""
-    begin = len(text) - len(text.lstrip(" \t\r\n#"))
+    begin = len(text) - len(text.lstrip("\ufeff \t\r\n#"))
     headings = find_headings(text)
     return headings[0].text if headings and headings[0].start == begin else ""

@@ -119,6 +119,42 @@ def test_each_fault_is_found(given, fault):
     assert any(fault in found for found in faults(*given))
 
 
+@pytest.mark.parametrize(
+    ("source", "said", "is_cut"),
+    [
+        ("It costs 1 500 euros", "500 euros", True),
+        ("It costs 1\u202f500 euros", "500 euros", True),
+        ("It costs 1\xa0500 000 euros", "500 000 euros", True),
+        ("It costs 1 500 euros", "1 500 euros", False),
+        ("In 2013 500 ships sank", "500 ships sank", False),
+        ("It has 10^12 stars", "12 stars", True),
+        ("It has 10^12 stars", "10^12 stars", False),
+        ("Then § 12 (3) applies now", "3) applies now", True),
+        ("Then § 12 (3) applies now", "§ 12", True),
+        ("Then § 12 (3) applies now", "12 (3) applies", True),
+        ("Then § 12 (3) applies now", "§ 12 (3) applies", False),
+        ("See clause 12 (a) now", "clause 12", True),
+        ("房东每年检查屋顶", "每年检查", False),
+        ("ผู้เช่าต้องจ่ายค่าเช่า", "ต้องจ่าย", False),
+        ("東京tower", "tower", False),
+    ],
+)
+def test_numbers_of_several_parts_are_cut_and_scripts_without_spaces_are_not(source, said, is_cut):
+    at = source.index(said)
+    place = {"document": "d", "start": at, "end": at + len(said), "text": said}
+    citation = place | {"answer_start": 0, "answer_end": len(said)}
+    found = list(citation_faults({"text": said, "citations": [citation]}, {"d": source}))
+    assert any("cut out of" in each for each in found) == is_cut
+
+
+@pytest.mark.parametrize(("said", "is_common"), [("tower", True), ("b2013", False), ("塔b", False)])
+def test_a_number_or_a_character_that_is_a_word_is_no_single_common_word(said, is_common):
+    place = {"document": "d", "start": 0, "end": len(said), "text": said}
+    citation = place | {"answer_start": 0, "answer_end": len(said)}
+    found = list(citation_faults({"text": said, "citations": [citation]}, {"d": said}))
+    assert any("single common word" in each for each in found) == is_common
+
+
 # -- Questions ------------------------------------------------------------------------------------
 
 

@@ -107,7 +107,8 @@ class PairsReport(NamedTuple):
                     "workload": pair.workload,
                     "prompt": pair.prompt,
                     **{
-                        name: text.to_dict() for name, text in zip(SYSTEMS, pair.texts, strict=True)
+                        name: {"text": output.text, "phrases": _phrases(output)}
+                        for name, output in zip(SYSTEMS, pair.texts, strict=True)
                     },
                 }
                 for pair in self.pairs
@@ -145,7 +146,7 @@ class PairsReport(NamedTuple):
     def _figures(self, workload: str) -> dict[str, float]:
         pairs = [pair for pair in self.pairs if workload in (pair.workload, "all")]
         pieces = [piece for pair in pairs for piece in pair.texts[0].pieces]
-        written = [piece.text for piece in pieces if piece.is_phrase]
+        written = [text for pair in pairs for text in _phrases(pair.texts[0])]
         in_phrases = sum(len(piece.ids) for piece in pieces if piece.is_phrase)
         return {
             "N": len(pairs),
@@ -157,6 +158,10 @@ class PairsReport(NamedTuple):
             **count_words(written).shares(),
             "same as plain": sum(pair.texts[0].text == pair.texts[1].text for pair in pairs),
         }
+
+
+def _phrases(output: SystemOutput) -> list[str]:
+    return [piece.text for piece in output.pieces if piece.is_phrase]
 
 
 def _marked(text: SystemOutput) -> str:
