@@ -37,7 +37,7 @@ def test_help_names_users_verbs_first_and_every_verb_has_its_own(run):
     assert verbs[:5] == ["generate", "answer", "index", "adapt", "batch"] and verbs[-1] == "lab"
     assert "generate" in run().out + run().err
     tools = re.findall(r"^│ (\w+) ", run("lab", "--help").out, re.MULTILINE)
-    measuring = {"reproduce", "speed", "phrases", "judge", "compare", "harness"}
+    measuring = {"reproduce", "speed", "phrases", "answers", "pairs", "judge", "compare", "harness"}
     assert set(tools) == measuring | {"runs", "data"}
     for words in [[verb] for verb in verbs] + [["lab", tool] for tool in tools]:
         assert f"univerb {' '.join(words)} " in run(*words, "-h").out

@@ -103,10 +103,21 @@ def test_generate(terminal, model, evil_file, more, shown):
     harmless(terminal(*base, more, *FORCED), shown)
 
 
-@pytest.mark.parametrize("style", ["inline", "none"])
-def test_answer(terminal, model, evil_file, style):
+@pytest.mark.usefixtures("without_embedder")
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        (["--style", "inline"], b"lease.txt:"),
+        (["--style", "none"], b"tenant"),
+        (["--no-quote", *FORCED], b"s decode"),
+        (["--no-quote", "--stream", *FORCED], b"s decode"),
+    ],
+    ids=str,
+)
+def test_answer(terminal, monkeypatch, model, evil_file, more, shown):
+    monkeypatch.setattr("univerb.applications.answer.answers_question", lambda *_: True)
     base = ("answer", f"Who {CODES} pays?", "--model", model, "--docs", evil_file)
-    harmless(terminal(*base, "--style", style, *FORCED), b"lease.txt:")
+    harmless(terminal(*base, *more), shown)
 
 
 @pytest.mark.parametrize("more", [["--limit", 0], ["--json"], ["--source", "words"]], ids=str)

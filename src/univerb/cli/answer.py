@@ -135,7 +135,8 @@ def _note_idle(
     """Say which of the options that were given do nothing because the answer is a quote."""
     from univerb.applications.answer import is_quoted
 
-    idle = [name for name in decoding.options() if name != "max_tokens"]
+    given = decoding.options()
+    idle = [name for name in GenerationConfig.model_fields if name in given.keys() - {"max_tokens"}]
     idle += [name for name in ("phrases", "cite") if name in options.model_fields_set]
     idle += ["stream"] * stream
     if idle and is_quoted(lm, options.quote, decoding):
