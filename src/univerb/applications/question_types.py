@@ -19,7 +19,8 @@ _AMOUNT = (
 # May, march and fall are common verbs, March and May at the beginning of a sentence are rare.
 _TIME = (
     r"|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun|week|holi)?days?|weekends?|daily|weekly"
-    r"|monthly|yearly|(?:month|year|week|hour|minute)s?|noon|midnight|mornings?|afternoons?|evenings?|nights?|today|tomorrow|yesterday"
+    r"|monthly|yearly|(?:month|year|week|hour|minute)s?|noon|midnight|mornings?|afternoons?"
+    r"|evenings?|nights?|today|tomorrow|yesterday"
     r"|spring|summer|autumn|winter|january|february|april|june|july|august|september|october"
     r"|november|december|(?-i:March|May))\b"
 )

@@ -104,6 +104,7 @@ class SystemFigures:
         above = [
             f"{100 * i.value:+.1f} ({100 * i.low:+.1f} to {100 * i.high:+.1f})" for i in self.beyond
         ]
+        says = self.name in SYSTEMS
         return {
             "system": self.name,
             "N": str(self.questions),
@@ -115,8 +116,9 @@ class SystemFigures:
             "sentences marked": f"{self.marked / max(self.sentences, 1):.0%} of {self.sentences}",
             "markers that support": self._judged(),
             "words / citation": f"{self.words_per_citation:.1f}",
-            "not found, rightly": f"{self.rejected} of {self.unanswerable}",
-            "not found, wrongly": f"{self.not_found} of {self.questions}",
+            # A control has as many words as the system that it is beside, which may be none.
+            "not found, rightly": f"{self.rejected} of {self.unanswerable}" if says else "",
+            "not found, wrongly": f"{self.not_found} of {self.questions}" if says else "",
             "faults / citations": f"{len(self.faults)} / {self.citations}",
         }
 
